@@ -1,0 +1,47 @@
+# Every target sets up .venv by itself; a second run does no set-up work again.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+OUT ?= runs/lenet5-mnist-mini
+
+.PHONY: train test test-all lint types dist-check notebooks bench format clean
+
+train: $(READY)
+	$(BIN)/pyro-bnn train lenet5-mnist-mini --out $(OUT)
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+test-all: $(READY)
+	$(BIN)/python -m pytest -m ""
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# sdist -> wheel, installed elsewhere and imported from there
+dist-check: $(READY)
+	$(BIN)/python .ci/dist_check.py
+
+notebooks: $(READY)
+	$(BIN)/python notebooks/execute.py
+
+bench: $(READY)
+	$(BIN)/python -m pip install --quiet -e ".[bench]"
+	$(BIN)/python -m benchmarks
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info

@@ -1,0 +1,18 @@
+"""Every test starts from seed 0 and an empty parameter store; threads are fixed so that figures repeat."""
+
+from collections.abc import Iterator
+
+import pyro
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def fresh_pyro() -> Iterator[None]:
+    """Seed, clear, run, clear."""
+    torch.set_num_threads(2)
+    pyro.set_rng_seed(0)
+    pyro.clear_param_store()
+    yield
+    pyro.clear_param_store()
+    torch.set_default_dtype(torch.float32)
