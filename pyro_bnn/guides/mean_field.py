@@ -1,0 +1,390 @@
+"""
+The mean-field normal guide: q(w) = prod_i N(w_i; mu_i, sigma_i^2), sigma = softplus(rho) = log(1 + e^rho).
+
+Every real-valued site is sampled directly from its Normal, so that the KL to a Normal prior is analytic under Pyro's
+TraceMeanField_ELBO (Pyro's AutoNormal samples a Delta beside an auxiliary Normal and pays a Monte Carlo KL). A
+constrained site is the image of a Normal under Pyro's bijection to its support; its KL is sampled, and unbiased.
+
+mu and rho are stored flat, one pair of vectors per group of sites, so that one fused optimizer step and one softplus
+serve the whole network, while `groups` still separates what needs its own learning rate.
+
+With a cap c (`max_scale`), sigma = c (1 - exp(-softplus(rho) / c)): softplus where it is far below c, never above c,
+and with a gradient everywhere, which a hard clamp would lose for good once it is reached.
+
+References: Graves 2011; Blundell et al. 2015 (softplus map).
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal, NamedTuple, TypeAlias, cast, final
+
+import pyro
+import pyro.distributions as dist
+import pyro.poutine as poutine
+import torch
+from pyro.distributions import constraints
+from pyro.infer.autoguide import AutoGuide
+from pyro.infer.autoguide.utils import deep_setattr
+from pyro.nn import PyroParam
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor, nn
+from torch.distributions import Distribution, biject_to
+from torch.nn import functional as F
+
+from pyro_bnn.guides.init import INIT_LOCS, initial_loc
+
+__all__ = ["DEFAULT_RHO", "AutoMeanFieldNormal", "FlatSlice", "Groups", "SiteView", "inverse_softplus"]
+
+DEFAULT_RHO = -4.0
+"""The default start of rho: sigma = softplus(-4) = 0.0181, small beside the usual priors but not degenerate."""
+
+Groups: TypeAlias = Literal["site"] | Mapping[str, str | Sequence[str]] | None
+
+_SERIAL = itertools.count(1)
+
+
+def inverse_softplus(sigma: Tensor) -> Tensor:
+    """Return rho with softplus(rho) = sigma, accurate for small and for large sigma."""
+    return sigma + torch.log(-torch.expm1(-sigma))
+
+
+class SiteView(NamedTuple):
+    """Mean and standard deviation of one site, detached, in unconstrained space and in the site's shape."""
+
+    loc: Tensor
+    scale: Tensor
+
+
+@dataclass(frozen=True)
+class FlatSlice:
+    """Where a site lies in its group's flat vectors; travels in the site's `infer["flat"]` while a trace lives."""
+
+    loc: Tensor
+    scale: Tensor
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The layout of one site: its group, its slice of the flat vectors, and how to sample it."""
+
+    group: str
+    start: int
+    stop: int
+    shape: torch.Size
+    event_dim: int
+    transform: Any
+    plates: tuple[str, ...]
+
+
+class _Presampled(dist.Normal):  # type: ignore[misc]
+    """A Normal whose first draw was made beforehand, as a slice of one flat draw; further draws are its own."""
+
+    def __init__(self, loc: Tensor, scale: Tensor, draw: Tensor) -> None:
+        super().__init__(loc, scale)
+        self._draw: Tensor | None = draw
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Return the prepared draw once, then fresh ones."""
+        draw, self._draw = self._draw, None
+        if draw is None or tuple(sample_shape):
+            return super().rsample(torch.Size(sample_shape))  # type: ignore[no-any-return]
+        return draw
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Distribution:
+        """Return a plain Normal: an expanded one needs draws of its own."""
+        return dist.Normal(self.loc, self.scale).expand(batch_shape)  # type: ignore[no-any-return]
+
+
+def _hide(site: dict[str, Any]) -> bool:
+    return bool(site["type"] != "sample" or site["is_observed"] or site["name"] == "obs" or site_is_subsample(site))
+
+
+@contextmanager
+def _untouched(model: Any) -> Any:
+    """Leave the model's buffers and the random state as they were."""
+    buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
+    kept = [b.clone() for b in buffers]
+    with torch.random.fork_rng():
+        yield
+    for buffer, value in zip(buffers, kept, strict=True):
+        buffer.copy_(value)
+
+
+def _assign(names: Iterable[str], groups: Groups) -> dict[str, str]:
+    """Return the group of every site; "" is the one group of all."""
+    names = list(names)
+    if groups is None:
+        return dict.fromkeys(names, "")
+    if groups == "site":
+        return {name: name for name in names}
+    assigned: dict[str, str] = {}
+    for group, patterns in groups.items():
+        for pattern in [patterns] if isinstance(patterns, str) else patterns:
+            hits = [name for name in names if fnmatchcase(name, pattern)]
+            if not hits:
+                raise ValueError(f"groups: {pattern!r} (group {group!r}) matches no site; the sites are {names}")
+            for name in hits:
+                if assigned.setdefault(name, group) != group:
+                    raise ValueError(f"groups: site {name!r} is in {assigned[name]!r} and in {group!r}; pick one")
+    return {name: assigned.get(name, "rest") for name in names}
+
+
+def _check_groups(groups: Any) -> None:
+    if groups is None or groups == "site":
+        return
+    if not isinstance(groups, Mapping) or not groups:
+        raise ValueError(f"groups={groups!r} is unknown: pass None, 'site', or a dict of group name -> site pattern")
+    for group in groups:
+        if not isinstance(group, str) or not group.isidentifier():
+            raise ValueError(f"groups: {group!r} cannot name parameters; use letters, digits and underscores")
+
+
+def _check_positive(name: str, value: float | None) -> None:
+    if value is not None and not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+        raise ValueError(f"{name}={value!r} is not a standard deviation: pass a finite number above 0")
+
+
+@final
+class AutoMeanFieldNormal(AutoGuide):
+    """
+    A mean-field normal guide with softplus scales, flat storage and an analytic KL.
+
+    :param model: any Pyro program; a BNN is inspected at once, another program at the first call.
+    :param init_loc: where the means start: 'uniform' (matches the prior's standard deviation; the default), 'normal',
+        'torch', 'net' or 'zeros'; see :mod:`pyro_bnn.guides.init`.
+    :param init_scale: initial sigma. At most one of `init_scale`, `init_rho`, `relative_scale`; default init_rho=-4.
+    :param init_rho: initial rho, sigma = softplus(rho).
+    :param relative_scale: initial sigma as a fraction of each site's prior standard deviation.
+    :param max_scale: optional cap on sigma.
+    :param groups: None (one flat pair of vectors), 'site' (one pair per site), or a dict of group name -> site pattern;
+        sites that match none form the group 'rest'.
+    :param freeze: which of 'loc' and 'scale' not to train.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        init_loc: str = "uniform",
+        init_scale: float | None = None,
+        init_rho: float | None = None,
+        relative_scale: float | None = None,
+        max_scale: float | None = None,
+        groups: Groups = None,
+        freeze: Sequence[str] = (),
+    ) -> None:
+        if not callable(model):
+            raise TypeError(f"model is a {type(model).__name__}; pass a Pyro program (a callable)")
+        if init_loc not in INIT_LOCS:
+            raise ValueError(f"init_loc={init_loc!r} is unknown: pass one of {sorted(INIT_LOCS)}")
+        if sum(v is not None for v in (init_scale, init_rho, relative_scale)) > 1:
+            raise ValueError("init_scale, init_rho and relative_scale all set the initial sigma: pass one of them")
+        _check_positive("init_scale", init_scale)
+        _check_positive("relative_scale", relative_scale)
+        _check_positive("max_scale", max_scale)
+        if init_rho is not None and not math.isfinite(init_rho):
+            raise ValueError(f"init_rho={init_rho} is not finite: pass a number, for instance {DEFAULT_RHO}")
+        _check_groups(groups)
+        super().__init__(model)
+        self._pyro_name = f"{type(self).__name__}{next(_SERIAL)}"
+        self._options: dict[str, Any] = dict(
+            init_loc=init_loc,
+            init_scale=init_scale,
+            init_rho=init_rho,
+            relative_scale=relative_scale,
+            max_scale=max_scale,
+            groups=groups,
+            freeze=list(freeze),
+        )
+        self._places: dict[str, _Place] = {}
+        self._sizes: dict[str, list[int]] = {}
+        if hasattr(model, "sample_weights"):
+            self._setup_prototype()
+
+    def spec(self) -> dict[str, Any]:
+        """Return the guide as names and numbers."""
+        return {"name": type(self).__name__, **{k: v for k, v in self._options.items() if v not in (None, [])}}
+
+    # -- building ------------------------------------------------------------------------------------------------
+
+    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
+        program = getattr(self.model, "sample_weights", None)
+        with _untouched(self.model):
+            program, args = (self.model, args) if program is None else (program, ())
+            trace = poutine.block(poutine.trace(poutine.block(program, _hide)).get_trace)(*args, **kwargs)
+        self.prototype_trace = trace
+        sites = dict(trace.iter_stochastic_nodes())
+        if not sites:
+            raise ValueError("the model has no latent site: a guide needs at least one unobserved pyro.sample")
+        group_of = _assign(sites, self._options["groups"])
+        locs: dict[str, list[Tensor]] = {}
+        rhos: dict[str, list[Tensor]] = {}
+        self._prototype_frames = {}
+        for name, site in sites.items():
+            self._check_site(name, site)
+            group = group_of[name]
+            loc, place = self._lay(name, site, group, sum(t.numel() for t in locs.get(group, [])))
+            self._places[name] = place
+            locs.setdefault(group, []).append(loc.reshape(-1))
+            rhos.setdefault(group, []).append(self._initial_rho(site, loc).reshape(-1))
+            for frame in site["cond_indep_stack"]:
+                self._prototype_frames[frame.name] = frame
+        self._sizes = {group: [t.numel() for t in tensors] for group, tensors in locs.items()}
+        for group in locs:
+            prefix = f"{group}." if group else ""
+            deep_setattr(self, f"{prefix}loc", PyroParam(torch.cat(locs[group]), constraints.real))
+            deep_setattr(self, f"{prefix}rho", PyroParam(torch.cat(rhos[group]), constraints.real))
+        for name, parameter in self.named_parameters():
+            parameter.pyro_bnn_name = f"{self._pyro_name}.{name.removesuffix('_unconstrained')}"  # type: ignore[attr-defined]
+        for which in self._options["freeze"]:
+            self.freeze(which)
+
+    def _check_site(self, name: str, site: dict[str, Any]) -> None:
+        if site["fn"].support.is_discrete:
+            raise ValueError(f"site {name!r} is discrete, so no Normal fits: enumerate it or write its guide by hand")
+        for frame in site["cond_indep_stack"]:
+            if not frame.vectorized:
+                raise ValueError(f"site {name!r} is in the sequential plate {frame.name!r}: use `with pyro.plate(...)`")
+            if (frame.full_size or frame.size) != frame.size or frame.name == "data":
+                raise ValueError(
+                    f"site {name!r} is local to the subsampled plate {frame.name!r}; a mean-field guide holds global "
+                    f"sites only: move the site out of the plate or write an amortised guide for it"
+                )
+
+    def _lay(self, name: str, site: dict[str, Any], group: str, start: int) -> tuple[Tensor, _Place]:
+        fn = site["fn"]
+        transform = biject_to(fn.support)
+        value = initial_loc(self._options["init_loc"], fn, site["infer"].get("init", {}))
+        loc = transform.inv(value.to(site["value"])).detach()
+        event_dim = fn.event_dim + loc.dim() - site["value"].dim()
+        real = fn.support is constraints.real or getattr(fn.support, "base_constraint", None) is constraints.real
+        plates = tuple(frame.name for frame in site["cond_indep_stack"])
+        place = _Place(group, start, start + loc.numel(), loc.shape, event_dim, None if real else transform, plates)
+        return loc, place
+
+    def _initial_rho(self, site: dict[str, Any], loc: Tensor) -> Tensor:
+        options = self._options
+        if options["init_rho"] is not None:
+            sigma = F.softplus(loc.new_tensor(options["init_rho"], dtype=torch.float64))
+        elif options["relative_scale"] is not None:
+            if site["value"].shape != loc.shape:
+                raise ValueError(f"relative_scale: site {site['name']!r} has no prior deviation in unconstrained space")
+            sigma = (options["relative_scale"] * site["fn"].stddev).double()
+        elif options["init_scale"] is not None:
+            sigma = loc.new_tensor(options["init_scale"], dtype=torch.float64)
+        else:
+            sigma = F.softplus(loc.new_tensor(DEFAULT_RHO, dtype=torch.float64))
+        cap = options["max_scale"]
+        if cap is not None:
+            if bool((sigma >= cap).any()):
+                raise ValueError(f"max_scale={cap} is not above the initial sigma {float(sigma.max()):.4g}: raise one")
+            sigma = -cap * torch.log1p(-sigma / cap)
+        return inverse_softplus(sigma).to(loc.dtype).expand(loc.shape)
+
+    # -- sampling ------------------------------------------------------------------------------------------------
+
+    def scale_of(self, rho: Tensor) -> Tensor:
+        """Return sigma for rho: softplus, saturating at `max_scale` if there is one."""
+        sigma = F.softplus(rho)
+        cap = self._options["max_scale"]
+        return sigma if cap is None else -cap * torch.expm1(-sigma / cap)
+
+    def _flat(self, group: str, name: str) -> Tensor:
+        module: Any = self
+        for part in group.split(".") if group else ():
+            module = getattr(module, part)
+        return cast(Tensor, getattr(module, name))
+
+    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Sample every site; takes the model's arguments and uses none of them once it is built."""
+        if self.prototype_trace is None:
+            self._setup_prototype(*args, **kwargs)
+        plates = self._create_plates(*args, **kwargs)
+        flats: dict[str, tuple[Tensor, Tensor]] = {}
+        pieces: dict[str, Any] = {}
+        for group, sizes in self._sizes.items():
+            loc = self._flat(group, "loc")  # (P,)
+            scale = self.scale_of(self._flat(group, "rho"))  # (P,)
+            draw = loc + scale * torch.randn_like(loc)  # (P,)
+            flats[group] = (loc, scale)
+            pieces[group] = zip(loc.split(sizes), scale.split(sizes), draw.split(sizes), strict=True)
+        result = {}
+        for name, place in self._places.items():
+            loc, scale, draw = (t.view(place.shape) for t in next(pieces[place.group]))
+            with ExitStack() as stack:
+                for plate in place.plates:
+                    stack.enter_context(plates[plate])
+                fn = _Presampled(loc, scale, draw)
+                if place.transform is None:
+                    fn = fn.to_event(place.event_dim)
+                    flat = FlatSlice(*flats[place.group], place.start, place.stop)
+                    result[name] = pyro.sample(name, fn, infer={"flat": flat})
+                else:
+                    result[name] = pyro.sample(name, self._transformed(fn, place))
+        return result
+
+    @staticmethod
+    def _transformed(fn: Distribution, place: _Place) -> Distribution:
+        pushed = dist.TransformedDistribution(fn, [place.transform])
+        shift = place.transform.domain.event_dim - place.transform.codomain.event_dim
+        return pushed.to_event(place.event_dim - shift - pushed.event_dim)  # type: ignore[no-any-return]
+
+    # -- looking at it -------------------------------------------------------------------------------------------
+
+    def _built(self) -> None:
+        if self.prototype_trace is None:
+            raise RuntimeError("the guide has not seen the model yet: call it once with the model's arguments")
+
+    @torch.no_grad()
+    def site(self, name: str) -> SiteView:
+        """Return mean and standard deviation of the site called `name`, detached, in unconstrained space."""
+        self._built()
+        if name not in self._places:
+            raise KeyError(f"no site {name!r}; the sites are {list(self._places)}")
+        place = self._places[name]
+        with self._pyro_context, poutine.block():
+            loc = self._flat(place.group, "loc").detach()
+            scale = self.scale_of(self._flat(place.group, "rho")).detach()
+        cut = slice(place.start, place.stop)
+        return SiteView(loc[cut].view(place.shape).clone(), scale[cut].view(place.shape).clone())
+
+    def site_names(self) -> list[str]:
+        """Return the names of all sites, in the model's order."""
+        self._built()
+        return list(self._places)
+
+    @torch.no_grad()
+    def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Return the median of every site: its mean, mapped to the site's support."""
+        if self.prototype_trace is None:
+            self._setup_prototype(*args, **kwargs)
+        result = {}
+        for name, place in self._places.items():
+            loc = self.site(name).loc
+            result[name] = loc if place.transform is None else place.transform(loc)
+        return result
+
+    # -- freezing ------------------------------------------------------------------------------------------------
+
+    def _train(self, which: str, train: bool) -> None:
+        if which not in ("loc", "scale"):
+            raise ValueError(f"{which!r} is not a part of the guide: pass 'loc' or 'scale'")
+        self._built()
+        leaf = {"loc": "loc_unconstrained", "scale": "rho_unconstrained"}[which]
+        for name, parameter in self.named_parameters():
+            if name.rpartition(".")[2] == leaf:
+                parameter.requires_grad_(train)
+
+    def freeze(self, which: str) -> None:
+        """Stop training 'loc' or 'scale'."""
+        self._train(which, False)
+
+    def unfreeze(self, which: str) -> None:
+        """Train 'loc' or 'scale' again."""
+        self._train(which, True)

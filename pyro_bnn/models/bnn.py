@@ -1,0 +1,259 @@
+"""
+Any network as a Pyro program.
+
+    for every random parameter:   net.<name> ~ prior(name, module, parameter)
+    plate "data" of size N:       obs ~ likelihood(net(x; weights)),   scaled by N / B for a batch of B
+
+The network handed in is copied and never changed. Its forward pass runs through `torch.func.functional_call`, so tied
+weights, shared modules and attention layers work as they are. What is not random (normalisation layers by default, and
+a learned noise level) is an ordinary Pyro parameter that the same optimizer step trains.
+"""
+
+import copy
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, TypeAlias, cast, final
+
+import pyro
+import pyro.poutine as poutine
+import torch
+from pyro.infer.autoguide.utils import deep_setattr
+from pyro.nn import PyroModule, PyroParam
+from torch import Tensor, nn
+from torch.distributions import Distribution
+from torch.func import functional_call, vmap
+from torch.nn.modules.batchnorm import _NormBase
+
+from pyro_bnn.models.likelihoods import Likelihood
+from pyro_bnn.models.priors import Prior, fans
+
+__all__ = ["BNN", "NORM_LAYERS", "Selector"]
+
+NORM_LAYERS: tuple[type[nn.Module], ...] = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+
+Selector: TypeAlias = str | type[nn.Module] | Callable[[str, nn.Module, Tensor], bool]
+"""A glob pattern on parameter names, a module type, or a predicate of (name, module, parameter)."""
+
+_SERIAL = itertools.count(1)
+
+
+def _owners(net: nn.Module) -> dict[str, tuple[nn.Module, nn.Parameter]]:
+    """Return owner and parameter by name; a parameter shared by several modules stands under its first name."""
+    modules = dict(net.named_modules())
+    return {name: (modules[name.rpartition(".")[0]], p) for name, p in net.named_parameters()}
+
+
+def _matches(selector: Selector, name: str, module: nn.Module, parameter: Tensor) -> bool:
+    if isinstance(selector, str):
+        return fnmatchcase(name, selector)
+    if isinstance(selector, type):
+        return isinstance(module, selector)
+    return bool(selector(name, module, parameter))
+
+
+def _select(
+    owners: Mapping[str, tuple[nn.Module, nn.Parameter]], selectors: Selector | Iterable[Selector], argument: str
+) -> set[str]:
+    """Return the names any of `selectors` picks; a selector that picks nothing is a mistake."""
+    if isinstance(selectors, (str, type)) or callable(selectors):
+        selectors = [selectors]
+    chosen: set[str] = set()
+    for selector in selectors:
+        hits = {name for name, (module, p) in owners.items() if _matches(selector, name, module, p)}
+        if not hits:
+            raise ValueError(
+                f"{argument}: {selector!r} matches no parameter; pass a module type, a predicate, or a pattern for one "
+                f"of {', '.join(list(owners)[:12])}{', ...' if len(owners) > 12 else ''}"
+            )
+        chosen |= hits
+    return chosen
+
+
+def _uses_batch_statistics(net: nn.Module) -> bool:
+    return any(isinstance(m, _NormBase) and m.training and m.track_running_stats for m in net.modules())
+
+
+@final
+class BNN(PyroModule):
+    """
+    The Pyro program of a Bayesian neural network.
+
+    :param net: any module mapping x (B, ...) to outputs (B, K); it is copied.
+    :param prior: a rule from (name, module, parameter) to a distribution; see :mod:`pyro_bnn.models.priors`.
+    :param likelihood: what an output says about a label; see :mod:`pyro_bnn.models.likelihoods`.
+    :param num_data: N, the number of rows trained on (after a validation set is taken out).
+    :param random: which parameters are random: patterns, module types or predicates. Default: all but those of
+        normalisation layers.
+    :param deterministic: which of those to leave out again.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        prior: Prior,
+        likelihood: Likelihood,
+        num_data: int,
+        *,
+        random: Selector | Sequence[Selector] | None = None,
+        deterministic: Selector | Sequence[Selector] | None = None,
+    ) -> None:
+        super().__init__(name=f"BNN{next(_SERIAL)}")
+        if isinstance(num_data, bool) or not isinstance(num_data, int) or num_data < 1:
+            raise ValueError(f"num_data={num_data!r} is not a number of rows: pass the size of the training set, >= 1")
+        if not isinstance(net, nn.Module):
+            raise TypeError(f"net is a {type(net).__name__}; pass a torch.nn.Module")
+        if isinstance(likelihood, type) or not isinstance(likelihood, Likelihood):
+            raise TypeError(f"likelihood={likelihood!r} is not a Likelihood; pass e.g. likelihoods.Categorical()")
+        if isinstance(prior, type) or not callable(prior):
+            raise TypeError(f"prior={prior!r} is not a rule; pass e.g. priors.Kaiming()")
+        self.num_data = num_data
+        self.prior = prior
+        self.likelihood = likelihood
+        template = copy.deepcopy(net).requires_grad_(False)
+        owners = _owners(template)
+        if not owners:
+            raise ValueError("net has no parameters: a Bayesian network needs at least one")
+        chosen = (
+            {name for name, (module, _) in owners.items() if not isinstance(module, NORM_LAYERS)}
+            if random is None
+            else _select(owners, random, "random")
+        )
+        if deterministic is not None:
+            chosen -= _select(owners, deterministic, "deterministic")
+        if not chosen:
+            raise ValueError("no parameter is random: choose at least one with random=")
+        self.random_names = tuple(name for name in owners if name in chosen)
+        self.deterministic_names = tuple(name for name in owners if name not in chosen)
+        self.add_module("net", template)
+        self.add_module("deterministic", PyroModule())
+        for name in self.deterministic_names:
+            deep_setattr(self._modules["deterministic"], name, PyroParam(owners[name][1].detach().clone()))
+        self.add_module("noise", PyroModule())
+        for name, (value, constraint) in likelihood.parameters().items():
+            setattr(self._modules["noise"], name, PyroParam(torch.tensor(value), constraint))
+        self._name_parameters()
+        self._priors: dict[str, Distribution] = {}
+        self._hints: dict[str, dict[str, Any]] = {}  # what a guide may start from: fan_in and the network's own value
+        self._priors_at: tuple[torch.device, torch.dtype] | None = None
+        self._indices: dict[tuple[int, torch.device], Tensor] = {}
+        self._vmaps = True
+        self.priors()
+
+    @property
+    def template(self) -> nn.Module:
+        """The copied network; the weights it holds are the ones it was built with."""
+        return cast(nn.Module, self._modules["net"])
+
+    def priors(self) -> dict[str, Distribution]:
+        """Return the prior of every random parameter by its name in the network."""
+        first = self.template.get_parameter(self.random_names[0])
+        place = (first.device, first.dtype)
+        if self._priors_at != place:
+            owners = _owners(self.template)
+            self._priors = {name: self._prior_of(name, *owners[name]) for name in self.random_names}
+            self._hints = {
+                name: {"fan_in": fans(*owners[name])[0], "value": owners[name][1].detach()}
+                for name in self.random_names
+            }
+            self._priors_at = place
+        return self._priors
+
+    def sample_weights(self) -> dict[str, Tensor]:
+        """Run the latent part of the program: sample every random parameter from its prior."""
+        priors = self.priors()
+        return {
+            name: pyro.sample(f"net.{name}", prior, infer={"init": self._hints[name]}) for name, prior in priors.items()
+        }
+
+    def forward(self, x: Tensor, y: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
+        """
+        Run the program on a batch and return the network's output, (B, K).
+
+        :param x: inputs (B, ...).
+        :param y: labels (B,) or targets (B, D); None to predict.
+        :param weights: how often each row counts, (B,); default once.
+        """
+        sampled = self.sample_weights()
+        output = self.output(x, sampled)  # (..., B, K)
+        noise = {name: getattr(self.noise, name) for name in self.likelihood.parameters()}
+        observed = None if y is None else self.likelihood.shape_target(y, output)
+        with pyro.plate("data", self.num_data, subsample=self._subsample(x)):
+            if weights is None:
+                pyro.sample("obs", self.likelihood.distribution(output, noise), obs=observed)
+            else:
+                with poutine.scale(scale=weights):
+                    pyro.sample("obs", self.likelihood.distribution(output, noise), obs=observed)
+        return output
+
+    def output(self, x: Tensor, sampled: Mapping[str, Tensor]) -> Tensor:
+        """Return the network's output (..., B, K) for weights with any leading draw dimensions."""
+        fixed = {name: self._deterministic(name) for name in self.deterministic_names}
+        template = self.template
+        draws = {name: value.dim() - template.get_parameter(name).dim() for name, value in sampled.items()}
+        if not any(draws.values()):
+            return cast(Tensor, functional_call(template, {**sampled, **fixed}, (x,)))
+        lead = max((v.shape[: draws[n]] for n, v in sampled.items()), key=len)  # the draw dimensions, e.g. (S, 1)
+        flat = {
+            name: value.expand(*lead, *value.shape[draws[name] :]).flatten(0, len(lead) - 1)
+            for name, value in sampled.items()
+        }  # (S, *shape)
+        output = self._output_per_draw(x, flat, fixed)  # (S, B, K)
+        if len(lead) > 1 and lead[-1] == 1:  # the last leading dimension stands where the data plate puts B
+            lead = lead[:-1]
+        return output.reshape(*lead, *output.shape[1:])
+
+    def spec(self) -> dict[str, Any] | None:
+        """Return the model as names and numbers, or None if the network does not say how it was built."""
+        config = getattr(self.template, "config", None)
+        if not isinstance(config, dict) or not hasattr(self.prior, "spec"):
+            return None
+        return {
+            "net": {"name": type(self.template).__name__, **config},
+            "prior": self.prior.spec(),
+            "likelihood": self.likelihood.spec(),
+            "num_data": self.num_data,
+            "random": list(self.random_names),
+        }
+
+    def _output_per_draw(self, x: Tensor, flat: Mapping[str, Tensor], fixed: Mapping[str, Tensor]) -> Tensor:
+        template = self.template
+
+        def one(weights: Mapping[str, Tensor]) -> Tensor:
+            return cast(Tensor, functional_call(template, {**weights, **fixed}, (x,)))
+
+        if self._vmaps and not _uses_batch_statistics(template):
+            try:
+                return cast(Tensor, vmap(one, randomness="different")(dict(flat)))
+            except (RuntimeError, NotImplementedError):
+                self._vmaps = False  # a layer without a batching rule; an error of the network's own shows up below
+        size = next(iter(flat.values())).shape[0]
+        return torch.stack([one({name: value[s] for name, value in flat.items()}) for s in range(size)])
+
+    def _deterministic(self, name: str) -> Tensor:
+        module: Any = self._modules["deterministic"]
+        for part in name.split("."):
+            module = getattr(module, part)
+        return cast(Tensor, module)
+
+    def _prior_of(self, name: str, module: nn.Module, parameter: Tensor) -> Distribution:
+        prior = self.prior(name, module, parameter)
+        if prior.batch_shape or prior.event_shape != parameter.shape:
+            raise ValueError(
+                f"prior of {name!r} has batch shape {tuple(prior.batch_shape)} and event shape "
+                f"{tuple(prior.event_shape)}; the rule must return one event of shape {tuple(parameter.shape)}: use "
+                f".expand(parameter.shape).to_event(parameter.dim())"
+            )
+        return prior
+
+    def _subsample(self, x: Tensor) -> Tensor:
+        key = (len(x), x.device)
+        if key not in self._indices:
+            self._indices[key] = torch.arange(len(x), device=x.device)
+        return self._indices[key]
+
+    def _name_parameters(self) -> None:
+        for name, parameter in self.named_parameters():
+            if parameter.requires_grad:
+                full = f"{self._pyro_name}.{name.removesuffix('_unconstrained')}"
+                parameter.pyro_bnn_name = full  # type: ignore[attr-defined]

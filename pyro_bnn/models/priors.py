@@ -1,0 +1,185 @@
+"""
+Priors: rules from (name, module, parameter) to the distribution of that parameter.
+
+A rule is called once per random parameter and returns a Pyro distribution whose event is the whole parameter. With
+n_in inputs and n_out outputs of the layer that owns the parameter (a bias takes those of its layer's weight):
+
+    Normal         N(loc, scale^2)
+    Kaiming        N(0, 2 / ((1 + a^2) n_in))             He et al. 2015; a is the negative slope of the activation
+    Xavier         N(0, 2 / (n_in + n_out))               Glorot and Bengio 2010
+    FanIn          N(0, 1 / n_in)                         Graves 2011
+    Laplace        exp(-|w| / scale) / (2 scale)
+    ScaleMixture   pi N(0, s1^2) + (1 - pi) N(0, s2^2)    Blundell et al. 2015
+
+`Kaiming` defaults to a = 0, the ReLU; a = 1, sometimes printed for the ReLU, is the linear unit and stays available.
+n_in counts the weights that feed one output (C_in * k_h * k_w for a convolution), not the pixels of a feature map.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, final
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+__all__ = ["FanIn", "Kaiming", "Laplace", "Normal", "PerLayer", "Prior", "ScaleMixture", "Xavier", "fans"]
+
+
+def fans(module: nn.Module | None, parameter: Tensor) -> tuple[int, int]:
+    """Return (n_in, n_out) of the layer that owns `parameter`; a lone vector or scalar counts as one input."""
+    weight = parameter
+    if parameter.dim() < 2 and module is not None:
+        matrices = [p for p in module.parameters(recurse=False) if p.dim() >= 2 and p.shape[0] == parameter.numel()]
+        weight = matrices[0] if matrices else parameter
+    if weight.dim() < 2:
+        return 1, 1
+    receptive = math.prod(weight.shape[2:])
+    return weight.shape[1] * receptive, weight.shape[0] * receptive
+
+
+def _positive(**values: float) -> None:
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name}={value} is not a standard deviation: pass a finite number above 0")
+
+
+class Prior(ABC):
+    """A rule from (name, module, parameter) to a distribution over the whole parameter."""
+
+    @abstractmethod
+    def __call__(self, name: str, module: nn.Module | None, parameter: Tensor) -> Distribution:
+        """Return the prior of `parameter`, called `name` in the network and owned by `module`."""
+
+    def spec(self) -> dict[str, Any]:
+        """Return the rule as names and numbers."""
+        return {"name": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
+
+
+def _normal(parameter: Tensor, loc: float, scale: float) -> Distribution:
+    normal = dist.Normal(parameter.new_tensor(loc), parameter.new_tensor(scale))
+    return normal.expand(parameter.shape).to_event(parameter.dim())  # type: ignore[no-any-return]
+
+
+@final
+@dataclass(frozen=True)
+class Normal(Prior):
+    """N(loc, scale^2) for every weight."""
+
+    loc: float = 0.0
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _positive(scale=self.scale)
+
+    def __call__(self, name: str, module: nn.Module | None, parameter: Tensor) -> Distribution:
+        """Return the prior of `parameter`."""
+        return _normal(parameter, self.loc, self.scale)
+
+
+@final
+@dataclass(frozen=True)
+class Kaiming(Prior):
+    """N(0, 2 / ((1 + a^2) n_in)): keeps the variance of activations through units of negative slope a."""
+
+    a: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.a):
+            raise ValueError(f"a={self.a} is not a slope: pass a finite number (0 for the ReLU, 1 for linear units)")
+
+    def __call__(self, name: str, module: nn.Module | None, parameter: Tensor) -> Distribution:
+        """Return the prior of `parameter`."""
+        n_in, _ = fans(module, parameter)
+        return _normal(parameter, 0.0, math.sqrt(2 / ((1 + self.a**2) * n_in)))
+
+
+@final
+@dataclass(frozen=True)
+class Xavier(Prior):
+    """N(0, 2 / (n_in + n_out))."""
+
+    def __call__(self, name: str, module: nn.Module | None, parameter: Tensor) -> Distribution:
+        """Return the prior of `parameter`."""
+        return _normal(parameter, 0.0, math.sqrt(2 / sum(fans(module, parameter))))
+
+
+@final
+@dataclass(frozen=True)
+class FanIn(Prior):
+    """N(0, gain / n_in): with gain 1 the prior of Graves (2011), which is also LeCun's initialisation."""
+
+    gain: float = 1.0
+
+    def __post_init__(self) -> None:
+        _positive(gain=self.gain)
+
+    def __call__(self, name: str, module: nn.Module | None, parameter: Tensor) -> Distribution:
+        """Return the prior of `parameter`."""
+        return _normal(parameter, 0.0, math.sqrt(self.gain / fans(module, parameter)[0]))
+
+
+@final
+@dataclass(frozen=True)
+class Laplace(Prior):
+    """The double exponential with scale b: density exp(-|w| / b) / (2 b), variance 2 b^2."""
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _positive(scale=self.scale)
+
+    def __call__(self, name: str, module: nn.Module | None, parameter: Tensor) -> Distribution:
+        """Return the prior of `parameter`."""
+        laplace = dist.Laplace(parameter.new_zeros(()), parameter.new_tensor(self.scale))
+        return laplace.expand(parameter.shape).to_event(parameter.dim())  # type: ignore[no-any-return]
+
+
+@final
+@dataclass(frozen=True)
+class ScaleMixture(Prior):
+    """pi N(0, scale1^2) + (1 - pi) N(0, scale2^2), independently for every weight."""
+
+    pi: float = 0.5
+    scale1: float = 1.0
+    scale2: float = math.exp(-6)
+
+    def __post_init__(self) -> None:
+        _positive(scale1=self.scale1, scale2=self.scale2)
+        if not 0 < self.pi < 1:
+            raise ValueError(f"pi={self.pi} is not a mixing weight: pass a number between 0 and 1, both excluded")
+
+    def __call__(self, name: str, module: nn.Module | None, parameter: Tensor) -> Distribution:
+        """Return the prior of `parameter`."""
+        shape = parameter.shape
+        weights = parameter.new_tensor([self.pi, 1 - self.pi]).expand(*shape, 2)  # (*shape, 2)
+        scales = parameter.new_tensor([self.scale1, self.scale2]).expand(*shape, 2)  # (*shape, 2)
+        mixture = dist.MixtureSameFamily(
+            dist.Categorical(probs=weights), dist.Normal(torch.zeros_like(scales), scales), validate_args=False
+        )
+        return mixture.to_event(parameter.dim())  # type: ignore[no-any-return]
+
+
+@final
+@dataclass(frozen=True)
+class PerLayer(Prior):
+    """Another rule for the parameters whose names match a pattern; the first match counts, `default` takes the rest."""
+
+    rules: Mapping[str, Prior]
+    default: Prior = field(default_factory=Kaiming)
+
+    def __call__(self, name: str, module: nn.Module | None, parameter: Tensor) -> Distribution:
+        """Return the prior of `parameter`."""
+        for pattern, rule in self.rules.items():
+            if fnmatchcase(name, pattern):
+                return rule(name, module, parameter)
+        return self.default(name, module, parameter)
+
+    def spec(self) -> dict[str, Any]:
+        """Return the rule as names and numbers."""
+        rules = {pattern: rule.spec() for pattern, rule in self.rules.items()}
+        return {"name": "PerLayer", "rules": rules, "default": self.default.spec()}
