@@ -1,1 +1,22 @@
-"""Room."""
+"""Data: load by name or file, split, standardise, and walk through in batches."""
+
+from pyro_bnn.data.augment import AUGMENTATIONS
+from pyro_bnn.data.checks import check_labels
+from pyro_bnn.data.load import Data, load_data
+from pyro_bnn.data.sources import DATASETS, data_root
+from pyro_bnn.data.split import Split, as_split, batches, subset
+from pyro_bnn.data.standardise import Standardiser
+
+__all__ = [
+    "AUGMENTATIONS",
+    "DATASETS",
+    "Data",
+    "Split",
+    "Standardiser",
+    "as_split",
+    "batches",
+    "check_labels",
+    "data_root",
+    "load_data",
+    "subset",
+]

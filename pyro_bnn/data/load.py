@@ -1,0 +1,259 @@
+"""
+load_data: from a name or a file to tensors that are split, checked and standardised.
+
+The order matters and is fixed: read, check, take `train_size` rows of train, take the validation rows out of train,
+fit the standardisers on what is left of train, apply them to all three. The test rows are only ever transformed.
+
+Shapes: a table x (N, D) stays; images (N, H, W) become (N, 1, H, W); of four dimensions the channels are the last if
+that is 1, 3 or 4 and the second is not (NHWC), else the second (NCHW). Images in uint8 are divided by 255. Everything
+becomes float32. Targets of shape (N, 1) become (N,).
+
+Task: the file's `task`, or the argument; else integers are class labels and real numbers are regression targets, but
+images always have labels, and so have files with class_names. K is the number of class names, or the largest label + 1.
+"""
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast, final, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pyro_bnn.data.checks import check_finite, check_labels, check_weights
+from pyro_bnn.data.sources import Source, read_source
+from pyro_bnn.data.split import Split, stratified_indices, subset
+from pyro_bnn.data.standardise import Standardiser
+
+__all__ = ["Data", "Task", "load_data"]
+
+Task = Literal["classification", "regression"]
+
+_CHANNELS = (1, 3, 4)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Data:
+    """A data set ready to train on: train, validation (or None) and test rows that never mix."""
+
+    name: str
+    task: Task
+    train: Split
+    val: Split | None
+    test: Split
+    num_classes: int | None
+    class_names: tuple[str, ...] | None
+    standardiser: Standardiser | None
+    y_standardiser: Standardiser | None
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input: (C, H, W) or (D,)."""
+        return tuple(self.train.x.shape[1:])
+
+    @property
+    def num_outputs(self) -> int:
+        """K for classification, the number of targets for regression: what a network has to give."""
+        if self.num_classes is not None:
+            return self.num_classes
+        return 1 if self.train.y.ndim == 1 else self.train.y.shape[1]
+
+    def to(self, device: torch.device | str) -> "Data":
+        """Return the same data with all rows on another device."""
+        val = None if self.val is None else self.val.to(device)
+        return replace(self, train=self.train.to(device), val=val, test=self.test.to(device))
+
+
+def load_data(
+    name_or_path: str | os.PathLike[str],
+    *,
+    root: str | os.PathLike[str] | None = None,
+    val_fraction: float = 0.0,
+    seed: int = 0,
+    standardise: bool | Standardiser = True,
+    split: int | None = None,
+    task: Task | None = None,
+    train_size: int | None = None,
+    test_size: int | None = None,
+    download: bool = True,
+    device: torch.device | str = "cpu",
+) -> Data:
+    """
+    Load a data set by name (see `DATASETS`) or from a .npz, split and standardise it.
+
+    :param root: the data root; default PYRO_BNN_DATA, else the user's cache.
+    :param val_fraction: share of train, in [0, 1), that becomes the validation split; by class for classification.
+    :param seed: chooses the rows of the validation split and of `train_size` and `test_size`.
+    :param standardise: fit on train and apply to all; False leaves values as they are (uint8 images: in [0, 1]); a
+        `Standardiser` is applied to x instead of a fitted one (out-of-distribution data on the in-distribution scale).
+    :param split: which of its train/test splits, for a file that stores several; default the first.
+    :param task: "classification" or "regression", where the file leaves it open.
+    :param train_size: train on so many rows only (before validation is taken out), classes equally often.
+    :param test_size: likewise for test.
+    :param download: whether torchvision may download what is not there.
+    """
+    if not isinstance(val_fraction, (int, float)) or not 0 <= val_fraction < 1:
+        raise ValueError(f"val_fraction is {val_fraction}; give a share of the training rows in [0, 1), such as 0.1")
+    source = read_source(name_or_path, root=root, split=split, download=download)
+    train, test = _to_splits(source)
+    chosen = _task(source, task, train)
+    train, test, num_classes = _check_targets(source, chosen, train, test)
+    train = _resize(train, train_size, seed, "train_size", num_classes or 1)
+    test = _resize(test, test_size, seed, "test_size", 1)
+    train, val = _take_validation(train, val_fraction, seed, num_classes)
+    train, val, test, standardiser = _standardise_x(train, val, test, standardise)
+    y_standardiser = None
+    if chosen == "regression":
+        if standardise is True:
+            y_standardiser = Standardiser.fit(train.y)
+        train, test = _standardise_y(train, y_standardiser), _standardise_y(test, y_standardiser)
+        val = None if val is None else _standardise_y(val, y_standardiser)
+    names = source.class_names
+    if num_classes is not None and names is None:
+        names = tuple(str(k) for k in range(num_classes))
+    data = Data(source.name, chosen, train, val, test, num_classes, names, standardiser, y_standardiser)
+    return data.to(device)
+
+
+def _to_splits(source: Source) -> tuple[Split, Split]:
+    """Arrays -> tensors with the channels second; x and y checked for shape and finiteness."""
+    parts = []
+    for part, x, y in (("train", source.x_train, source.y_train), ("test", source.x_test, source.y_test)):
+        inputs, targets = _inputs(x, f"x_{part}"), _targets(y, f"y_{part}")
+        if len(inputs) != len(targets):
+            raise ValueError(
+                f"{source.name}: x_{part} has {len(inputs)} rows and y_{part} has {len(targets)}; "
+                "give one target per row"
+            )
+        if len(inputs) == 0:
+            raise ValueError(f"{source.name}: x_{part} has no rows; give at least one")
+        check_finite(inputs, f"x_{part}")
+        check_finite(targets, f"y_{part}")
+        parts.append(Split(inputs, targets))
+    train, test = parts
+    if train.x.shape[1:] != test.x.shape[1:]:
+        raise ValueError(
+            f"{source.name}: rows of x_train have shape {tuple(train.x.shape[1:])} and rows of x_test "
+            f"{tuple(test.x.shape[1:])}; they must be the same"
+        )
+    if train.y.shape[1:] != test.y.shape[1:]:
+        raise ValueError(
+            f"{source.name}: rows of y_train have shape {tuple(train.y.shape[1:])} and rows of y_test "
+            f"{tuple(test.y.shape[1:])}; they must be the same"
+        )
+    if source.weights_train is not None:
+        weights = _numbers(source.weights_train, "weights_train").float()
+        check_weights(weights, len(train), "weights_train")
+        train = replace(train, weights=weights)
+    return train, test
+
+
+def _numbers(values: npt.NDArray[Any], name: str) -> Tensor:
+    """Array -> tensor: uint8 stays, other integers and booleans become int64, float32 stays, other floats float64."""
+    if values.dtype == np.uint8 or values.dtype == np.float32:
+        return torch.from_numpy(np.array(values))
+    if np.issubdtype(values.dtype, np.integer) or values.dtype == np.bool_:
+        return torch.from_numpy(values.astype(np.int64))
+    if np.issubdtype(values.dtype, np.floating):
+        return torch.from_numpy(values.astype(np.float64))
+    raise TypeError(f"{name} holds {values.dtype}; give real numbers: encode text and dates first")
+
+
+def _inputs(values: npt.NDArray[Any], name: str) -> Tensor:
+    if values.ndim not in (2, 3, 4):
+        raise ValueError(
+            f"{name} has shape {values.shape}; give a table (N, D) or images (N, H, W), (N, H, W, C) or (N, C, H, W): "
+            "reshape it"
+        )
+    if 0 in values.shape[1:]:
+        raise ValueError(f"{name} has shape {values.shape}; every dimension needs at least one entry")
+    x = _numbers(values, name)
+    if x.ndim == 2:
+        return x.double()  # tables stay in float64 until they are standardised
+    if x.ndim == 3:
+        x = x[:, None]  # (N, H, W) -> (N, 1, H, W)
+    elif x.shape[3] in _CHANNELS and x.shape[1] not in _CHANNELS:
+        x = x.permute(0, 3, 1, 2)  # (N, H, W, C) -> (N, C, H, W)
+    x = x.contiguous()
+    return x.float().div_(255) if x.dtype == torch.uint8 else x.float()
+
+
+def _targets(values: npt.NDArray[Any], name: str) -> Tensor:
+    if values.ndim not in (1, 2):
+        raise ValueError(f"{name} has shape {values.shape}; give labels (N,), or targets (N,) or (N, T)")
+    y = _numbers(values, name)
+    return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+
+
+def _task(source: Source, task: str | None, train: Split) -> Task:
+    told = task if task is not None else source.task
+    if told is None:
+        labels = not train.y.is_floating_point() or train.x.ndim > 2 or source.class_names is not None
+        return "classification" if labels else "regression"
+    for known in get_args(Task):
+        if told == known:
+            return cast(Task, known)
+    raise ValueError(f"task is {told!r}; allowed are 'classification' and 'regression'")
+
+
+def _check_targets(source: Source, task: Task, train: Split, test: Split) -> tuple[Split, Split, int | None]:
+    if task == "regression":
+        return replace(train, y=train.y.double()), replace(test, y=test.y.double()), None
+    known = None if source.class_names is None else len(source.class_names)
+    k = check_labels(train.y, "y_train", known, every_class=True)
+    check_labels(test.y, "y_test", k)
+    return replace(train, y=train.y.long()), replace(test, y=test.y.long()), k
+
+
+def _resize(rows: Split, size: int | None, seed: int, name: str, least: int) -> Split:
+    if size is None:
+        return rows
+    if isinstance(size, bool) or not isinstance(size, int) or not least <= size <= len(rows):
+        raise ValueError(
+            f"{name} is {size!r}; give a whole number from {least} to {len(rows)}, or leave it out for all rows"
+        )
+    return subset(rows, size, seed=seed)
+
+
+def _take_validation(train: Split, fraction: float, seed: int, num_classes: int | None) -> tuple[Split, Split | None]:
+    """Move round(fraction * N) rows out of train, by class for classification; both keep their order."""
+    if fraction == 0:
+        return train, None
+    n, k = len(train), round(fraction * len(train))
+    least = num_classes or 1  # every class keeps a training row
+    if not 1 <= k <= n - least:
+        raise ValueError(
+            f"val_fraction={fraction} of {n} rows is {k}; validation needs at least 1 row and training "
+            f"at least {least} (one per class): choose a share from {1 / n:.2g} to {1 - least / n:.2g}"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    if num_classes is None:
+        chosen = torch.randperm(n, generator=generator)[:k].sort().values
+    else:
+        chosen = stratified_indices(train.y, k, generator)
+    stays = torch.ones(n, dtype=torch.bool)
+    stays[chosen] = False
+    return train.take(stays.nonzero()[:, 0]), train.take(chosen)
+
+
+def _standardise_x(
+    train: Split, val: Split | None, test: Split, standardise: bool | Standardiser
+) -> tuple[Split, Split | None, Split, Standardiser | None]:
+    standardiser: Standardiser | None
+    if isinstance(standardise, Standardiser):
+        standardiser = standardise
+    else:
+        standardiser = Standardiser.fit(train.x) if standardise else None
+
+    def apply(rows: Split) -> Split:
+        x = rows.x if standardiser is None else standardiser.apply(rows.x)
+        return replace(rows, x=x.float())
+
+    return apply(train), None if val is None else apply(val), apply(test), standardiser
+
+
+def _standardise_y(rows: Split, standardiser: Standardiser | None) -> Split:
+    y = rows.y if standardiser is None else standardiser.apply(rows.y)
+    return replace(rows, y=y.float())
