@@ -15,7 +15,7 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, final
@@ -38,6 +38,18 @@ _TORCHVISION = {
 }
 
 DATASETS: tuple[str, ...] = ("mnist-mini", *_TORCHVISION)
+
+_DIGITS = tuple("0123456789")
+_CLASS_NAMES = {
+    "mnist-mini": _DIGITS,
+    "mnist": _DIGITS,
+    "svhn": _DIGITS,
+    "fashion-mnist": (
+        *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+        *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+    ),
+    "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+}
 
 _PARTS = ("x_train", "y_train", "x_test", "y_test")
 _TABLE = ("x", "y", "split")
@@ -90,10 +102,10 @@ def read_source(
         source = _from_torchvision(name, folder, download)
     else:
         raise ValueError(
-            f"unknown data set {name!r}{suggest(name, DATASETS)} Known: {', '.join(DATASETS)}; "
+            f"unknown data set {name!r}{suggest(name, DATASETS)}. Known: {', '.join(DATASETS)}; "
             f"a path ending in .npz, or the name of a .npz file in {folder}, is data too"
         )
-    return Source(**{**vars(source), "name": name})
+    return replace(source, name=name, class_names=source.class_names or _CLASS_NAMES.get(name))
 
 
 def _read_npz(path: Path, split: int | None) -> Source:
@@ -195,11 +207,12 @@ def _torchvision_arrays(name: str, folder: Path, *, download: bool) -> Source:
     from torchvision import datasets
 
     kind = getattr(datasets, _TORCHVISION[name])
+    labels = "labels" if name == "svhn" else "targets"
     if name == "svhn":
         parts = [kind(str(folder), split=part, download=download) for part in ("train", "test")]
     else:
         parts = [kind(str(folder), train=train, download=download) for train in (True, False)]
     (x_train, x_test) = (np.asarray(part.data) for part in parts)
-    (y_train, y_test) = (np.asarray(part.labels if name == "svhn" else part.targets) for part in parts)
-    names = tuple(str(label) for label in range(10)) if name == "svhn" else tuple(parts[0].classes)
+    (y_train, y_test) = (np.asarray(getattr(part, labels)) for part in parts)
+    names = _CLASS_NAMES.get(name) or tuple(parts[0].classes)
     return Source(name, x_train, y_train, x_test, y_test, class_names=names)

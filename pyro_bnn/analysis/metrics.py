@@ -1,0 +1,494 @@
+"""
+Metrics of predictions, as functions of tensors, and accumulators that see one draw at a time.
+
+With log p_s (N, K) the class log-probabilities of draw s (one weight sample for the whole set), s = 1..S:
+
+    predictive      log p_ik = log mean_s exp(log p_sik)                        averaged in log space
+    accuracy        mean_i 1[argmax_k p_ik = y_i]
+    pred_nll        -mean_i log p_i,y_i
+    gibbs_nll       -mean_s mean_i log p_si,y_i          (>= pred_nll, by Jensen; the training nll is of this kind)
+    brier           mean_i sum_k (p_ik - 1[y_i = k])^2   (in [0, 2]; for K = 2 twice the one-class form)
+    confidence      mean_i max_k p_ik
+    entropy         -mean_i sum_k p_ik log p_ik
+    ece             sum_b n_b/N |accuracy_b - confidence_b| over 15 bins of equal width [b/15, (b+1)/15)
+    total, aleatoric, epistemic    H(mean_s p_s), mean_s H(p_s), and their difference: the mutual information
+
+With draws N(m_si, sd_si^2) of a regression the predictive is their equal mixture: its log-density is a log-mean-exp,
+its mean and variance follow from the law of total variance, and the central interval of a level holds y_i when the
+mixture's distribution function at y_i, mean_s Phi((y_i - m_si) / sd_si), lies within (1 -+ level) / 2: no quantile
+has to be found, and nothing grows with S.
+
+Guo et al. 2017, arXiv:1706.04599 (ECE). The bins and their sums are torchmetrics'; probabilities are held just below
+1 before they are binned, because torchmetrics counts exactly 1 as a sixteenth bin, and anything above 1, as float32
+rounding gives it, as logits.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal, cast, final
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "ClassificationAccumulator",
+    "PredictiveAccumulator",
+    "RegressionAccumulator",
+    "accuracy",
+    "bootstrap_interval",
+    "brier",
+    "classification_metrics",
+    "classification_table",
+    "confidence",
+    "ece",
+    "ece_null",
+    "entropy",
+    "gaussian_metrics",
+    "gibbs_nll",
+    "log_mean_exp",
+    "mixture_nll",
+    "nll",
+    "regression_table",
+    "rmse",
+]
+
+BINS = 15
+LEVELS = (0.5, 0.9, 0.95)
+_BELOW_ONE = 1 - 2**-24  # the largest float32 below 1
+
+
+# classification: functions of log-probabilities (N, K) and labels (N,)
+
+
+def log_mean_exp(log_probs: Tensor) -> Tensor:
+    """Average draws (S, N, K), or densities (S, N), over S in log space."""
+    return log_probs.logsumexp(0) - math.log(len(log_probs))
+
+
+def accuracy(log_probs: Tensor, labels: Tensor) -> float:
+    """Share of rows (N, K) whose most probable class is the label."""
+    return float((log_probs.argmax(1) == labels).double().mean())
+
+
+def nll(log_probs: Tensor, labels: Tensor) -> float:
+    """Return -mean_i log p_i,y_i of (N, K): the predictive NLL if these are the averaged predictive's."""
+    return float(-_of_label(log_probs, labels).double().mean())
+
+
+def gibbs_nll(draws: Tensor, labels: Tensor) -> float:
+    """Mean over draws (S, N, K) of each draw's own NLL."""
+    return float(-draws[:, torch.arange(len(labels)), labels].double().mean())
+
+
+def brier(log_probs: Tensor, labels: Tensor) -> float:
+    """Mean squared distance of the probabilities (N, K) to the one-hot labels, summed over classes."""
+    p = log_probs.exp()
+    # sum_k (p_k - 1[y = k])^2 = sum_k p_k^2 - 2 p_y + 1
+    return float((p.square().sum(1) - 2 * _of_label(p, labels) + 1).double().mean())
+
+
+def confidence(log_probs: Tensor) -> float:
+    """Mean probability of the most probable class."""
+    return float(log_probs.amax(1).exp().double().mean())
+
+
+def entropy(log_probs: Tensor) -> Tensor:
+    """Entropy in nats of each row: (N, K) -> (N,); a class of probability 0 adds 0."""
+    p = log_probs.exp()
+    return -torch.where(p > 0, p * log_probs, torch.zeros_like(p)).sum(-1)
+
+
+def ece(log_probs: Tensor, labels: Tensor, bins: int = BINS) -> float:
+    """Expected calibration error of the most probable class, over `bins` bins of equal width."""
+    from torchmetrics.functional.classification import multiclass_calibration_error
+
+    p = log_probs.exp().float().clamp(max=_BELOW_ONE)
+    return float(
+        multiclass_calibration_error(p, labels, num_classes=p.shape[1], n_bins=bins, norm="l1", validate_args=False)
+    )
+
+
+def classification_metrics(log_probs: Tensor, labels: Tensor, bins: int = BINS) -> dict[str, float]:
+    """Return accuracy, pred_nll, brier, ece, confidence and entropy of one predictive (N, K)."""
+    return {
+        "accuracy": accuracy(log_probs, labels),
+        "pred_nll": nll(log_probs, labels),
+        "brier": brier(log_probs, labels),
+        "ece": ece(log_probs, labels, bins),
+        "confidence": confidence(log_probs),
+        "entropy": float(entropy(log_probs).double().mean()),
+    }
+
+
+def ece_null(
+    log_probs: Tensor, *, num_resamples: int = 1000, seed: int = 0, bins: int = BINS, point: float = 0.95
+) -> dict[str, float]:
+    """
+    What `ece` gives by chance for a predictive that is exactly right: labels drawn from `log_probs` (N, K) itself.
+
+    Returns the mean and the upper `point` over resamples: {"mean": ..., "upper": ...}.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    p = log_probs.exp().cpu()
+    values = torch.tensor(
+        [
+            ece(log_probs, torch.multinomial(p, 1, generator=generator)[:, 0].to(log_probs.device), bins)
+            for _ in range(num_resamples)
+        ],
+        dtype=torch.float64,
+    )
+    return {"mean": float(values.mean()), "upper": float(values.quantile(point))}
+
+
+# regression: functions of means and standard deviations (N,) or (N, T) and targets of the same shape
+
+
+def rmse(mean: Tensor, y: Tensor) -> float:
+    """Root of the mean squared error over all entries."""
+    return float((mean - y).double().square().mean().sqrt())
+
+
+def mixture_nll(means: Tensor, sds: Tensor, y: Tensor) -> float:
+    """Predictive NLL per row of the equal mixture of draws N(m_s, sd_s^2), (S, N) or (S, N, T), at y (N,) or (N, T)."""
+    return float(-log_mean_exp(torch.stack([_log_density(m, s, y) for m, s in zip(means, sds, strict=True)])).mean())
+
+
+def gaussian_metrics(mean: Tensor, sd: Tensor, y: Tensor, levels: Sequence[float] = LEVELS) -> dict[str, float]:
+    """Return rmse, pred_nll and the coverage of central intervals of one Gaussian per entry."""
+    return {
+        "rmse": rmse(mean, y),
+        "pred_nll": float(-_log_density(mean, sd, y).mean()),
+        **_coverage(_cdf(mean, sd, y), levels),
+    }
+
+
+# accumulators: one draw at a time, memory constant in S
+
+
+@final
+class PredictiveAccumulator:
+    """
+    The averaged predictive and its uncertainty from draws that come one at a time; no labels needed.
+
+    Each update takes one draw's log-probabilities (N, K). Sums are kept in float64.
+    """
+
+    def __init__(self) -> None:
+        self.num_draws = 0
+        self._log_sum = torch.empty(0)
+        self._entropies = torch.empty(0)
+
+    def update(self, log_probs: Tensor) -> None:
+        """Add one draw: log-probabilities (N, K) of one weight sample for the whole set."""
+        _check_log_probs(log_probs)
+        log_probs = _wide(log_probs.detach())
+        if self.num_draws == 0:
+            self._log_sum, self._entropies = log_probs.clone(), entropy(log_probs)
+        else:
+            if log_probs.shape != self._log_sum.shape:
+                raise ValueError(
+                    f"this draw has shape {tuple(log_probs.shape)} and the ones before {tuple(self._log_sum.shape)}; "
+                    "every draw must cover the same rows and classes"
+                )
+            self._log_sum = torch.logaddexp(self._log_sum, log_probs)
+            self._entropies += entropy(log_probs)
+        self.num_draws += 1
+
+    @property
+    def log_probs(self) -> Tensor:
+        """Log-probabilities of the averaged predictive (N, K)."""
+        return self._log_sum - math.log(self._counted())
+
+    @property
+    def total(self) -> Tensor:
+        """Entropy of the averaged predictive (N,)."""
+        return entropy(self.log_probs)
+
+    @property
+    def aleatoric(self) -> Tensor:
+        """Mean over draws of each draw's entropy (N,)."""
+        return self._entropies / self._counted()
+
+    @property
+    def epistemic(self) -> Tensor:
+        """Mutual information of prediction and weights (N,): total minus aleatoric."""
+        return self.total - self.aleatoric
+
+    def _counted(self) -> int:
+        if self.num_draws == 0:
+            raise ValueError("no draw has been added; call update(log_probs) at least once")
+        return self.num_draws
+
+
+@final
+class ClassificationAccumulator:
+    """
+    The 1-sample and S-sample columns of the results table from draws that come one at a time.
+
+    `update` takes one draw's log-probabilities (N, K); the order of rows is that of `labels` (N,).
+    """
+
+    def __init__(self, labels: Tensor, *, bins: int = BINS) -> None:
+        if labels.ndim != 1 or labels.is_floating_point() or len(labels) == 0:
+            raise ValueError(f"labels are {labels.dtype} of shape {tuple(labels.shape)}; give integers of shape (N,)")
+        self.labels = labels
+        self.bins = bins
+        self.predictive = PredictiveAccumulator()
+        self._single = _Moments()
+
+    @property
+    def num_draws(self) -> int:
+        """How many draws were added."""
+        return self.predictive.num_draws
+
+    def update(self, log_probs: Tensor) -> None:
+        """Add one draw: log-probabilities (N, K) of one weight sample for the whole set."""
+        _check_rows(log_probs, self.labels)
+        self.predictive.update(log_probs)
+        self._single.update(classification_metrics(_wide(log_probs.detach()), self.labels, self.bins))
+
+    def one_draw(self) -> dict[str, float]:
+        """Mean of each single draw's metrics; from two draws on also their sd over draws, as `<name>_sd`."""
+        return self._single.results()
+
+    def s_draws(self) -> dict[str, float]:
+        """Metrics of the averaged predictive, its gibbs_nll, and the mean aleatoric and epistemic entropy."""
+        predictive = self.predictive
+        return {
+            **classification_metrics(predictive.log_probs, self.labels, self.bins),
+            "gibbs_nll": self.one_draw()["pred_nll"],
+            "aleatoric": float(predictive.aleatoric.mean()),
+            "epistemic": float(predictive.epistemic.mean()),
+        }
+
+    def results(self) -> dict[str, dict[str, float]]:
+        """Return {"one_draw": ..., "s_draws": ...}."""
+        return {"one_draw": self.one_draw(), "s_draws": self.s_draws()}
+
+
+@final
+class RegressionAccumulator:
+    """
+    The 1-sample and S-sample columns for regression: draws N(mean, sd^2) that come one at a time, in the units of y.
+
+    y is (N,) or (N, T); the T targets of a row are independent given the weights: their densities multiply.
+    Standardised predictions go through `Standardiser.invert` and `Standardiser.invert_sd` first.
+    """
+
+    def __init__(self, y: Tensor, *, levels: Sequence[float] = LEVELS) -> None:
+        if y.ndim not in (1, 2) or not y.is_floating_point() or len(y) == 0:
+            raise ValueError(f"y is {y.dtype} of shape {tuple(y.shape)}; give real numbers of shape (N,) or (N, T)")
+        for level in levels:
+            if not 0 < level < 1:
+                raise ValueError(f"level is {level}; give the levels of central intervals in (0, 1), such as 0.9")
+        self.y = _wide(y)
+        self.levels = tuple(levels)
+        self.num_draws = 0
+        self._single = _Moments()
+        self._log_sum = torch.empty(0)
+        self._cdf = torch.zeros_like(self.y)
+        self._mean = torch.zeros_like(self.y)
+        self._spread = torch.zeros_like(self.y)  # sum over draws of (m - running mean)^2, by Welford
+        self._noise = torch.zeros_like(self.y)  # sum over draws of sd^2
+
+    def update(self, mean: Tensor, sd: Tensor) -> None:
+        """Add one draw: mean and sd of y's shape (sd may be a single number) of one weight sample for the whole set."""
+        if mean.shape != self.y.shape or sd.shape not in (self.y.shape, torch.Size([])):
+            raise ValueError(
+                f"mean has shape {tuple(mean.shape)} and sd {tuple(sd.shape)}; one draw covers the whole set: "
+                f"both need y's shape {tuple(self.y.shape)}"
+            )
+        mean, sd = _wide(mean.detach()), _wide(sd.detach()).expand(self.y.shape)
+        if not bool(torch.isfinite(mean).all()) or not bool((torch.isfinite(sd) & (sd > 0)).all()):
+            raise ValueError(
+                "this draw has a mean that is not finite or an sd that is not finite and > 0; check the model"
+            )
+        self.num_draws += 1
+        density = _log_density(mean, sd, self.y)
+        self._log_sum = density if self.num_draws == 1 else torch.logaddexp(self._log_sum, density)
+        self._cdf += _cdf(mean, sd, self.y)
+        delta = mean - self._mean
+        self._mean += delta / self.num_draws
+        self._spread += delta * (mean - self._mean)
+        self._noise += sd.square()
+        self._single.update(gaussian_metrics(mean, sd, self.y, self.levels))
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of the mixture, in y's shape."""
+        self._counted()
+        return self._mean
+
+    @property
+    def aleatoric(self) -> Tensor:
+        """Mean over draws of the noise variance, in y's shape."""
+        return self._noise / self._counted()
+
+    @property
+    def epistemic(self) -> Tensor:
+        """Variance over draws of the mean, in y's shape."""
+        return self._spread / self._counted()
+
+    @property
+    def sd(self) -> Tensor:
+        """Standard deviation of the mixture: by the law of total variance, the root of aleatoric + epistemic."""
+        return (self.aleatoric + self.epistemic).sqrt()
+
+    def one_draw(self) -> dict[str, float]:
+        """Mean of each single draw's metrics; from two draws on also their sd over draws, as `<name>_sd`."""
+        return self._single.results()
+
+    def s_draws(self) -> dict[str, float]:
+        """Metrics of the mixture, its gibbs_nll, and the mean sd, noise variance and variance of the mean."""
+        s = self._counted()
+        return {
+            "rmse": rmse(self.mean, self.y),
+            "pred_nll": float(math.log(s) - self._log_sum.mean()),
+            **_coverage(self._cdf / s, self.levels),
+            "gibbs_nll": self.one_draw()["pred_nll"],
+            "sd": float(self.sd.mean()),
+            "aleatoric": float(self.aleatoric.mean()),
+            "epistemic": float(self.epistemic.mean()),
+        }
+
+    def results(self) -> dict[str, dict[str, float]]:
+        """Return {"one_draw": ..., "s_draws": ...}."""
+        return {"one_draw": self.one_draw(), "s_draws": self.s_draws()}
+
+    def _counted(self) -> int:
+        if self.num_draws == 0:
+            raise ValueError("no draw has been added; call update(mean, sd) at least once")
+        return self.num_draws
+
+
+def classification_table(plug_in: Tensor | None, draws: ClassificationAccumulator) -> dict[str, dict[str, float]]:
+    """Return the columns plug_in (log-probabilities (N, K) at the guide's loc; left out if None), one_draw, s_draws."""
+    if plug_in is None:
+        return draws.results()
+    _check_rows(plug_in, draws.labels)
+    _check_log_probs(plug_in)
+    return {"plug_in": classification_metrics(_wide(plug_in.detach()), draws.labels, draws.bins), **draws.results()}
+
+
+def regression_table(
+    plug_in: tuple[Tensor, Tensor] | None, draws: RegressionAccumulator
+) -> dict[str, dict[str, float]]:
+    """Return the columns plug_in (mean and sd at the guide's loc; left out if None), one_draw, s_draws."""
+    if plug_in is None:
+        return draws.results()
+    alone = RegressionAccumulator(draws.y, levels=draws.levels)
+    alone.update(*plug_in)
+    return {"plug_in": alone.one_draw(), **draws.results()}
+
+
+# intervals over test points
+
+
+def bootstrap_interval(
+    metric: Callable[..., float],
+    *rows: Tensor,
+    level: float = 0.95,
+    num_resamples: int = 1000,
+    method: Literal["basic", "percentile"] = "basic",
+    seed: int = 0,
+) -> tuple[float, float]:
+    """
+    Bootstrap interval of metric(*rows) over test points: rows, tensors with one first dimension N, are resampled.
+
+    With t the metric and t* its resampled values, "basic" is [2t - t*_hi, 2t - t*_lo] and "percentile" [t*_lo, t*_hi].
+    Resampling adds to the calibration error's own upward bias, so percentile intervals are refused for `ece`.
+    """
+    if method not in ("basic", "percentile"):
+        raise ValueError(f"method is {method!r}; allowed are 'basic' and 'percentile'")
+    if metric is ece and method == "percentile":
+        raise ValueError("method='percentile' would be biased upward for ece; use method='basic'")
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}; give the level of the interval in (0, 1), such as 0.95")
+    n = len(rows[0])
+    generator = torch.Generator().manual_seed(seed)
+    values = []
+    for _ in range(num_resamples):
+        chosen = torch.randint(n, (n,), generator=generator).to(rows[0].device)
+        values.append(metric(*(part[chosen] for part in rows)))
+    tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+    low, high = cast("list[float]", torch.tensor(values, dtype=torch.float64).quantile(tails).tolist())
+    if method == "percentile":
+        return low, high
+    value = metric(*rows)
+    return 2 * value - high, 2 * value - low
+
+
+@final
+class _Moments:
+    """Mean and sample standard deviation over draws of a dictionary of numbers, by Welford's recursion."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean: dict[str, float] = {}
+        self.square: dict[str, float] = {}
+
+    def update(self, values: dict[str, float]) -> None:
+        self.count += 1
+        for name, value in values.items():
+            delta = value - self.mean.get(name, 0.0)
+            self.mean[name] = self.mean.get(name, 0.0) + delta / self.count
+            self.square[name] = self.square.get(name, 0.0) + delta * (value - self.mean[name])
+
+    def results(self) -> dict[str, float]:
+        if self.count == 0:
+            raise ValueError("no draw has been added; call update(...) at least once")
+        if self.count == 1:
+            return dict(self.mean)
+        sds = {f"{name}_sd": math.sqrt(square / (self.count - 1)) for name, square in self.square.items()}
+        return {**self.mean, **sds}
+
+
+def _of_label(values: Tensor, labels: Tensor) -> Tensor:
+    return values.gather(1, labels[:, None])[:, 0]  # (N, K) -> (N,)
+
+
+def _log_density(mean: Tensor, sd: Tensor, y: Tensor) -> Tensor:
+    """Log-density of each row (N,); the targets of a row (N, T) multiply. In float64."""
+    mean, sd, y = _wide(mean), _wide(sd), _wide(y)
+    density = -0.5 * ((y - mean) / sd).square() - sd.log() - 0.5 * math.log(2 * math.pi)
+    return density if y.ndim == 1 else density.sum(1)
+
+
+def _cdf(mean: Tensor, sd: Tensor, y: Tensor) -> Tensor:
+    return cast(Tensor, torch.special.ndtr((_wide(y) - _wide(mean)) / _wide(sd)))
+
+
+def _coverage(cdf: Tensor, levels: Sequence[float]) -> dict[str, float]:
+    return {f"coverage_{level:g}": float(((cdf - 0.5).abs() <= level / 2).double().mean()) for level in levels}
+
+
+def _wide(values: Tensor) -> Tensor:
+    """Return the values in float64, where the device has it."""
+    return values if values.device.type == "mps" else values.double()
+
+
+def _check_rows(log_probs: Tensor, labels: Tensor) -> None:
+    if log_probs.ndim != 2 or len(log_probs) != len(labels):
+        raise ValueError(
+            f"log_probs have shape {tuple(log_probs.shape)}; one draw covers the whole set: "
+            f"give (N, K) with N = {len(labels)}"
+        )
+    if int(labels.max()) >= log_probs.shape[1] or int(labels.min()) < 0:
+        raise ValueError(
+            f"labels lie in {int(labels.min())}..{int(labels.max())}; log_probs have {log_probs.shape[1]} classes: "
+            f"labels must lie in 0..{log_probs.shape[1] - 1}"
+        )
+
+
+def _check_log_probs(log_probs: Tensor) -> None:
+    if log_probs.ndim != 2 or not log_probs.is_floating_point():
+        raise ValueError(
+            f"log_probs are {log_probs.dtype} of shape {tuple(log_probs.shape)}; give log-probabilities (N, K)"
+        )
+    off = log_probs.logsumexp(1).abs()
+    if not bool((off < 1e-3).all()):  # NaN fails here too
+        row = int((~(off < 1e-3)).nonzero()[0, 0])
+        raise ValueError(
+            f"row {row} of log_probs sums to exp({float(log_probs[row].logsumexp(0)):.4g}) and not to 1; "
+            "give log-probabilities: apply log_softmax(-1) to logits"
+        )
