@@ -176,7 +176,7 @@ class BNN(PyroModule):
         """
         sampled = self.sample_weights()
         output = self.output(x, sampled)  # (..., B, K)
-        noise = {name: getattr(self.noise, name) for name in self.likelihood.parameters()}
+        noise = self._noise()
         observed = None if y is None else self.likelihood.shape_target(y, output)
         with pyro.plate("data", self.num_data, subsample=self._subsample(x)):
             if weights is None:
@@ -202,6 +202,12 @@ class BNN(PyroModule):
         if len(lead) > 1 and lead[-1] == 1:  # the last leading dimension stands where the data plate puts B
             lead = lead[:-1]
         return output.reshape(*lead, *output.shape[1:])
+
+    def observation(self, x: Tensor, latents: Mapping[str, Tensor]) -> Distribution:
+        """Return p(y | x, weights) for latent values by site name: the program without its handlers, to predict with."""
+        with self._pyro_context, poutine.block():
+            output = self.output(x, {name: latents[f"net.{name}"] for name in self.random_names})
+            return self.likelihood.distribution(output, self._noise())
 
     def spec(self) -> dict[str, Any] | None:
         """Return the model as names and numbers, or None if the network does not say how it was built."""
@@ -229,6 +235,9 @@ class BNN(PyroModule):
                 self._vmaps = False  # a layer without a batching rule; an error of the network's own shows up below
         size = next(iter(flat.values())).shape[0]
         return torch.stack([one({name: value[s] for name, value in flat.items()}) for s in range(size)])
+
+    def _noise(self) -> dict[str, Tensor]:
+        return {name: getattr(self._modules["noise"], name) for name in self.likelihood.parameters()}
 
     def _deterministic(self, name: str) -> Tensor:
         module: Any = self._modules["deterministic"]

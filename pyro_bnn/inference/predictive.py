@@ -1,0 +1,143 @@
+"""
+Predictive draws: one weight sample at a time for the whole set, in chunks of rows.
+
+    p(y | x, D)  ~=  (1/S) sum_s p(y | x, w_s),      w_s ~ q(w)
+
+A draw is what one weight sample says about every row: log-probabilities (N, K) for classes, mean and standard
+deviation (N, D) for numbers. Draws are yielded one by one, so whoever needs only their mean or entropy holds one at a
+time; nothing here grows with S.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+import pyro.poutine as poutine
+import torch
+from torch import Tensor, nn
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent
+
+__all__ = [
+    "CHUNK",
+    "ClassDraw",
+    "Draw",
+    "RealDraw",
+    "evaluation_mode",
+    "observation",
+    "observation_log_prob",
+    "predictive_draws",
+]
+
+CHUNK = 1000
+"""How many rows go through the network at once when predicting."""
+
+
+@final
+@dataclass(frozen=True)
+class ClassDraw:
+    """What one weight sample says about classes: log-probabilities (N, K)."""
+
+    log_probs: Tensor
+
+
+@final
+@dataclass(frozen=True)
+class RealDraw:
+    """What one weight sample says about numbers: mean and standard deviation of the noise, (N, D) each."""
+
+    mean: Tensor
+    sd: Tensor
+
+
+Draw: TypeAlias = ClassDraw | RealDraw
+
+
+@contextmanager
+def evaluation_mode(*modules: Any) -> Iterator[None]:
+    """Put modules into eval mode and back into the mode each of them was in."""
+    found = [m for module in modules if isinstance(module, nn.Module) for m in module.modules()]
+    were = [m.training for m in found]
+    for m in found:
+        m.training = False
+    try:
+        yield
+    finally:
+        for m, training in zip(found, were, strict=True):
+            m.training = training
+
+
+def observation(model: Callable[..., Any], latents: dict[str, Tensor], x: Tensor) -> Distribution:
+    """Return the distribution of the site `obs` given the latent values and inputs x (B, ...)."""
+    if hasattr(model, "observation"):
+        return model.observation(x, latents)  # type: ignore[no-any-return]
+    trace = poutine.trace(poutine.condition(model, data=latents)).get_trace(x)
+    if "obs" not in trace.nodes:
+        raise ValueError("the model has no site 'obs': name its observed site so to predict with it")
+    return trace.nodes["obs"]["fn"]  # type: ignore[no-any-return]
+
+
+def _as_draw(fn: Distribution) -> Draw:
+    base = fn
+    while isinstance(base, Independent):
+        base = base.base_dist
+    if isinstance(base, Categorical):
+        return ClassDraw(base.logits)  # torch normalises them: log-probabilities (B, K)
+    if isinstance(base, Bernoulli):
+        logits = base.logits
+        positive, negative = nn.functional.logsigmoid(logits), nn.functional.logsigmoid(-logits)
+        return ClassDraw(torch.stack([negative, positive], dim=-1))  # (B, 2)
+    mean, sd = fn.mean, fn.stddev
+    return RealDraw(mean, sd) if mean.dim() > 1 else RealDraw(mean.unsqueeze(-1), sd.unsqueeze(-1))
+
+
+def _join(parts: list[Draw]) -> Draw:
+    if isinstance(parts[0], ClassDraw):
+        return ClassDraw(torch.cat([p.log_probs for p in parts if isinstance(p, ClassDraw)]))
+    real = [p for p in parts if isinstance(p, RealDraw)]
+    return RealDraw(torch.cat([p.mean for p in real]), torch.cat([p.sd for p in real]))
+
+
+def _latents(guide: Callable[..., Any], x: Tensor, plug_in: bool) -> dict[str, Tensor]:
+    if plug_in:
+        if not hasattr(guide, "median"):
+            raise ValueError(f"{type(guide).__name__} has no median(): a plug-in prediction needs a point to plug in")
+        return dict(guide.median(x))
+    trace = poutine.trace(guide).get_trace(x)
+    return {name: trace.nodes[name]["value"] for name in trace.stochastic_nodes}
+
+
+@torch.no_grad()
+def predictive_draws(
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    x: Tensor,
+    num_samples: int,
+    *,
+    chunk: int = CHUNK,
+    plug_in: bool = False,
+) -> Iterator[Draw]:
+    """
+    Yield S draws for the rows of x (N, ...), each from one weight sample; with `plug_in` the guide's median instead.
+
+    :param chunk: rows per forward pass, which bounds the memory of one.
+    """
+    if num_samples < 1:
+        raise ValueError(f"num_samples={num_samples} draws nothing: pass at least 1")
+    if chunk < 1:
+        raise ValueError(f"chunk={chunk} rows is nothing: pass at least 1")
+    if len(x) == 0:
+        raise ValueError("x has no rows: pass at least one input")
+    for _ in range(num_samples):
+        with evaluation_mode(model, guide), poutine.block():
+            latents = _latents(guide, x[:1], plug_in)
+            draw = _join([_as_draw(observation(model, latents, part)) for part in x.split(chunk)])
+        yield draw
+
+
+def observation_log_prob(draw: Draw, y: Tensor) -> Tensor:
+    """Return log p(y | x, w), (N,), of labels (N,) or targets (N,) or (N, D) under one draw."""
+    if isinstance(draw, ClassDraw):
+        return draw.log_probs.gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
+    target = y.unsqueeze(-1) if y.dim() == 1 else y
+    return torch.distributions.Normal(draw.mean, draw.sd).log_prob(target).sum(-1)

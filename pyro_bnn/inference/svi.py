@@ -1,0 +1,454 @@
+"""
+Stochastic variational inference: the training loop.
+
+For every batch b the step minimises, per datum,
+
+    loss_b = mean over the batch of -log p(y | x, w)  +  c_b KL(q || p)
+
+by running any Pyro ELBO under `per_datum(N)` and `scale_kl(N c_b)`; see :mod:`pyro_bnn.inference.kl` for the weights.
+The rows live on the device as tensors and an epoch is a walk through index tensors. Logged once per epoch are `nll`
+(the expected training NLL of the epoch's steps), `kl` = KL / N without any weight, at the end of the epoch,
+`kl_weight` = the mean of N c_b, `loss` (what was optimised), `elbo` = -(nll + kl), the learning rates and the seconds.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, final, runtime_checkable
+
+import pyro
+import pyro.poutine as poutine
+import torch
+from pyro.infer import ELBO, TraceMeanField_ELBO
+from pyro.nn import PyroModule
+from pyro.optim import PyroOptim
+from pyro.poutine.messenger import Messenger
+from torch import Tensor, nn
+
+from pyro_bnn.data.split import Split, as_split, batches
+from pyro_bnn.inference.checkpoint import parameters_of, restore_parameters
+from pyro_bnn.inference.kl import KLWeight, kl_divergence, per_datum, scale_kl, uniform
+from pyro_bnn.inference.predictive import ClassDraw, observation_log_prob, predictive_draws
+
+__all__ = ["Callback", "Diverged", "FitResult", "FitState", "fit", "validate"]
+
+Augment = Callable[[Tensor], Tensor]
+
+
+class Diverged(RuntimeError):
+    """The loss stopped being a number."""
+
+
+class Callback:
+    """What a fit calls as it goes; every method may be left out. Setting `state.stop` to a reason ends the fit."""
+
+    def start(self, state: "FitState") -> None:
+        """Before the first step, or the first after a resumption."""
+
+    def step(self, state: "FitState") -> None:
+        """After every step."""
+
+    def epoch(self, state: "FitState") -> None:
+        """After every epoch, with its line in `state.history[-1]`."""
+
+    def end(self, state: "FitState") -> None:
+        """After the last epoch, and also when the fit is interrupted or fails."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumption needs, as plain data."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up what `state_dict` returned."""
+
+
+@runtime_checkable
+class _Scheduled(Protocol):
+    """An optimizer that knows groups and schedules, as those of pyro_bnn.optim do."""
+
+    def prepare(self, epochs: int, steps_per_epoch: int) -> None: ...
+    def name_parameters(self, parameters: Mapping[str, Tensor]) -> None: ...
+    def end_epoch(self, metrics: Mapping[str, float]) -> None: ...
+    def learning_rates(self) -> dict[str, float]: ...
+
+
+@final
+@dataclass
+class FitState:
+    """Where a fit stands; callbacks read it, and may set `stop`."""
+
+    model: Callable[..., Any]
+    guide: Callable[..., Any]
+    optim: PyroOptim
+    epochs: int
+    batch_size: int
+    num_data: int
+    epoch: int = 0
+    step: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best: dict[str, Any] | None = None
+    stop: str | None = None
+    seconds: float = 0.0
+    batch_loss: Tensor | None = None
+    batch_nll: Tensor | None = None
+    store_names: tuple[str, ...] = ()
+    order: torch.Generator | None = None
+    callbacks: tuple[Callback, ...] = ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything a resumption needs, as plain data."""
+        return {
+            "parameters": parameters_of(self.model, self.guide, self.store_names),
+            "optim": _relative(self.optim.get_state(), self.model, self.guide),
+            "progress": {
+                "epoch": self.epoch,
+                "step": self.step,
+                "history": self.history,
+                "best": self.best,
+                "seconds": self.seconds,
+            },
+            "rng": torch.get_rng_state(),
+            "order": None if self.order is None else self.order.get_state(),
+            "callbacks": [callback.state_dict() for callback in self.callbacks],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go back to where `state_dict` was taken."""
+        restore_parameters(self.model, self.guide, state["parameters"])
+        self.optim.set_state(_absolute(state["optim"], self.model, self.guide))
+        for name, value in state["progress"].items():
+            setattr(self, name, value)
+        torch.set_rng_state(state["rng"])
+        if self.order is not None and state["order"] is not None:
+            self.order.set_state(state["order"])
+        for callback, saved in zip(self.callbacks, state["callbacks"], strict=True):
+            callback.load_state_dict(saved)
+
+
+@final
+@dataclass(frozen=True)
+class FitResult:
+    """What a fit leaves: a line per epoch, the best one on validation, and why it ended."""
+
+    history: list[dict[str, Any]]
+    best_epoch: int | None
+    reason: str
+    seconds: float
+
+
+def _prefixes(model: Any, guide: Any) -> dict[str, str]:
+    named = {"model": model, "guide": guide}
+    return {key: program._pyro_name for key, program in named.items() if isinstance(program, PyroModule)}
+
+
+def _relative(state: Mapping[str, Any], model: Any, guide: Any) -> dict[str, Any]:
+    """Replace the serial names of model and guide in the keys of an optimizer's state by 'model' and 'guide'."""
+    renamed = {}
+    for name, value in state.items():
+        for short, full in _prefixes(model, guide).items():
+            if isinstance(name, str) and full and name.startswith(f"{full}."):
+                name = f"{short}:{name.removeprefix(full + '.')}"
+        renamed[name] = value
+    return renamed
+
+
+def _absolute(state: Mapping[str, Any], model: Any, guide: Any) -> dict[str, Any]:
+    prefixes = _prefixes(model, guide)
+    renamed = {}
+    for name, value in state.items():
+        short, colon, rest = name.partition(":") if isinstance(name, str) else ("", "", "")
+        renamed[f"{prefixes[short]}.{rest}" if colon and short in prefixes else name] = value
+    return renamed
+
+
+@final
+class _NllRecorder(Messenger):
+    """Add up minus the scaled log-probability of the observed sites: the batch's expected NLL under `per_datum`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nll: Tensor | None = None
+
+    @torch.no_grad()
+    def _pyro_post_sample(self, msg: Any) -> None:
+        if not msg["is_observed"]:
+            return
+        log_prob = msg["fn"].log_prob(msg["value"])
+        if msg["mask"] is not None:
+            log_prob = torch.where(torch.as_tensor(msg["mask"]), log_prob, torch.zeros_like(log_prob))
+        nll = -(log_prob * msg["scale"]).sum()
+        self.nll = nll if self.nll is None else self.nll + nll
+
+
+@final
+class _Step:
+    """One optimization step with any ELBO, without a read-back from the device when the ELBO returns tensors."""
+
+    def __init__(self, model: Any, guide: Any, optim: PyroOptim, elbo: ELBO, num_data: int) -> None:
+        self.model, self.guide, self.optim, self.elbo = model, guide, optim, elbo
+        self.per_datum = per_datum(num_data)
+        self.in_tensors = hasattr(elbo, "step_tensors")
+
+    def __call__(self, kl_weight: float, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Take one step; return the batch's loss and NLL, per datum."""
+        with self.per_datum, scale_kl(kl_weight):
+            loss, nll, params = self._tensors(batch) if self.in_tensors else self._traced(batch)
+        self.optim(params)
+        for parameter in params:
+            parameter.grad = None
+        return loss, nll
+
+    def _tensors(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+        result = self.elbo.step_tensors(self.model, self.guide, *batch)
+        return result["loss"], result["nll"], result["params"]
+
+    def _traced(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+        recorder = _NllRecorder()
+        with recorder, poutine.trace(param_only=True) as capture:
+            loss = self.elbo.loss_and_grads(self.model, self.guide, *batch)
+        sites = sorted(capture.trace.nodes.items())
+        params = list({id(p): p for p in (site["value"].unconstrained() for _, site in sites)}.values())
+        nll = torch.zeros(()) if recorder.nll is None else recorder.nll / self.elbo.num_particles
+        return torch.as_tensor(loss), nll, params
+
+
+def _check(epochs: int, batch_size: int, n: int, optim: Any, elbo: Any) -> None:
+    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+        raise ValueError(f"epochs={epochs!r} is not a number of epochs: pass an integer of at least 1")
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or not 1 <= batch_size <= n:
+        raise ValueError(f"batch_size={batch_size!r} does not fit {n} training rows: pass an integer from 1 to {n}")
+    if not isinstance(optim, PyroOptim):
+        raise TypeError(
+            f"optim is a {type(optim).__name__}; pass one of pyro_bnn.optim or pyro.optim, e.g. Adam({{'lr': 1e-3}})"
+        )
+    if isinstance(elbo, type) or not isinstance(elbo, ELBO):
+        raise TypeError(f"elbo={elbo!r} is not an ELBO object; pass e.g. TraceMeanField_ELBO()")
+
+
+def _inspect(model: Any, guide: Any, batch: Sequence[Tensor], n: int) -> dict[str, Tensor]:
+    """Run the program once without a trace left behind: build the guide, check N, and return the named parameters."""
+    buffers = [b for m in (model, guide) if isinstance(m, nn.Module) for b in m.buffers()]
+    kept = [b.clone() for b in buffers]
+    with torch.random.fork_rng(), torch.no_grad(), poutine.block(), poutine.trace(param_only=True) as capture:
+        weights = poutine.trace(guide).get_trace(*batch)
+        trace = poutine.trace(poutine.replay(model, trace=weights)).get_trace(*batch)
+    for buffer, value in zip(buffers, kept, strict=True):
+        buffer.copy_(value)
+    observed = [site for site in trace.nodes.values() if site["type"] == "sample" and site["is_observed"]]
+    if not observed:
+        raise ValueError("the model observes nothing when called with the batch: give pyro.sample('obs', ..., obs=y)")
+    sizes = {f.full_size or f.size for site in observed for f in site["cond_indep_stack"] if f.name == "data"}
+    if not sizes and len(batch[0]) < n:
+        raise ValueError(
+            f"the observed site is not inside pyro.plate('data', {n}, subsample=...), so that a batch of "
+            f"{len(batch[0])} of {n} rows would count as the whole set: add the plate, or use batch_size={n}"
+        )
+    if sizes and sizes != {n}:
+        raise ValueError(
+            f"the model's plate 'data' has size {sorted(sizes)[0]} but {n} rows are trained on: build the model with "
+            f"num_data={n}, the rows left after a validation set is taken out"
+        )
+    unseen = [name for name in trace.nodes if name in weights.nodes and trace.nodes[name]["type"] == "sample"]
+    if not unseen:
+        raise ValueError("guide and model share no latent site: was the guide built for another model?")
+    return {name: site["value"].unconstrained() for name, site in sorted(capture.trace.nodes.items())}
+
+
+@contextmanager
+def _validate_first_only() -> Iterator[Callable[[], None]]:
+    """Leave Pyro's and torch's argument checks on until the callable is called; restore them at the end."""
+    torch_on = torch.distributions.Distribution._validate_args
+    pyro_on = pyro.infer.util.is_validation_enabled()
+
+    def off() -> None:
+        pyro.enable_validation(False)
+
+    try:
+        yield off
+    finally:
+        pyro.enable_validation(pyro_on)
+        torch.distributions.Distribution.set_default_validate_args(torch_on)
+
+
+@torch.no_grad()
+def validate(
+    model: Callable[..., Any], guide: Callable[..., Any], split: Split, *, num_samples: int = 1, seed: int = 0
+) -> dict[str, float]:
+    """Return `val_nll`, -mean_i log mean_s p(y_i | x_i, w_s), and for classes `val_accuracy`, with S fixed draws."""
+    total: Tensor | None = None
+    probs: Tensor | None = None
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for draw in predictive_draws(model, guide, split.x, num_samples):
+            log_prob = observation_log_prob(draw, split.y)  # (N,)
+            total = log_prob if total is None else torch.logaddexp(total, log_prob)
+            if isinstance(draw, ClassDraw):
+                probs = draw.log_probs.exp() if probs is None else probs + draw.log_probs.exp()
+    assert total is not None
+    nll = torch.log(torch.tensor(float(num_samples))) - total  # (N,)
+    result = {"val_nll": float(nll.mean())}
+    if probs is not None:
+        result["val_accuracy"] = float((probs.argmax(-1) == split.y).float().mean())
+    return result
+
+
+def fit(
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    optim: PyroOptim,
+    data: Any,
+    *,
+    epochs: int,
+    batch_size: int = 100,
+    val: Any = None,
+    kl: KLWeight | None = None,
+    elbo: ELBO | None = None,
+    callbacks: Sequence[Callback] = (),
+    seed: int | None = None,
+    augment: Augment | None = None,
+    patience: int | None = None,
+    monitor: str = "val_nll",
+    val_samples: int = 1,
+    device: torch.device | str | None = None,
+    resume: Mapping[str, Any] | None = None,
+) -> FitResult:
+    """
+    Train a guide (and the model's own parameters) by stochastic variational inference.
+
+    :param model: any Pyro program `model(x, y)` with its observed site in `pyro.plate("data", N, subsample=...)`.
+    :param guide: any guide for it.
+    :param optim: one of :mod:`pyro_bnn.optim` or of `pyro.optim`; rates are for the loss per datum.
+    :param data: the training rows: (x, y), (x, y, sample weights), a Split, a Dataset or a DataLoader.
+    :param val: validation rows in the same forms; scored after every epoch, with the draws of one fixed seed.
+    :param kl: the weight on the KL, e.g. `kl.tempered(0.1)`; default `kl.uniform()`.
+    :param elbo: any Pyro ELBO; default the analytic one.
+    :param callbacks: see :class:`Callback`.
+    :param seed: seeds Pyro and the order of the rows; without it both go on from the global random state.
+    :param augment: changes a batch of inputs (B, ...) before a step.
+    :param patience: end when `monitor` has not improved for so many epochs; needs `val`, unless another is monitored.
+    :param monitor: the lower-is-better number of an epoch's line that decides what is best.
+    :param val_samples: draws per row when scoring validation.
+    :param device: where to put rows and programs; default where they are.
+    :param resume: the `state_dict` of an earlier fit's FitState, to go on from.
+    """
+    train = as_split(data)
+    validation = None if val is None else as_split(val)
+    elbo = TraceMeanField_ELBO() if elbo is None else elbo
+    kl = uniform() if kl is None else kl
+    _check(epochs, batch_size, len(train), optim, elbo)
+    if patience is not None and (patience < 1 or (validation is None and monitor.startswith("val"))):
+        raise ValueError(
+            f"patience={patience} with monitor={monitor!r} cannot stop this fit: pass val=(x, y) and a patience >= 1"
+        )
+    if device is not None:
+        train = train.to(device)
+        validation = None if validation is None else validation.to(device)
+        for program in (model, guide):
+            if isinstance(program, nn.Module):
+                program.to(device)
+    if seed is not None:
+        pyro.set_rng_seed(seed)
+    for program in (model, guide):
+        if isinstance(program, nn.Module):
+            program.train()
+    n = len(train)
+
+    def rows(index: Tensor) -> tuple[Tensor, ...]:
+        part = train.take(index)
+        return (part.x, part.y, part.weights) if part.weights is not None else (part.x, part.y)
+
+    first = rows(torch.arange(min(batch_size, n)))
+    parameters = _inspect(model, guide, first, n)
+    num_batches = -(-n // batch_size)
+    if isinstance(optim, _Scheduled):
+        optim.name_parameters(parameters)
+        optim.prepare(epochs, num_batches)
+    order = torch.Generator()
+    order.manual_seed(int(torch.randint(2**62, ())) if seed is None else seed)
+    state = FitState(model, guide, optim, epochs, batch_size, n, order=order, callbacks=tuple(callbacks))
+    state.store_names = tuple(name for name in parameters if not _owned(name, model, guide))
+    if resume is not None:
+        state.load_state_dict(resume)
+    step = _Step(model, guide, optim, elbo, n)
+    try:
+        with _validate_first_only() as stop_validating:
+            for callback in state.callbacks:
+                callback.start(state)
+            while state.epoch < epochs and state.stop is None:
+                started = time.perf_counter()
+                line = _epoch(state, step, kl, rows, augment, stop_validating)
+                line["kl"] = float(kl_divergence(model, guide, *first)) / n
+                line["elbo"] = -(line["nll"] + line["kl"])
+                if validation is not None:
+                    line |= validate(model, guide, validation, num_samples=val_samples)
+                if isinstance(optim, _Scheduled):
+                    line["learning_rates"] = optim.learning_rates()
+                    optim.end_epoch({k: v for k, v in line.items() if isinstance(v, float)})
+                state.seconds += time.perf_counter() - started
+                line["seconds"] = state.seconds
+                state.epoch += 1
+                state.history.append(line)
+                if monitor in line:
+                    if state.best is None or line[monitor] < state.best["value"]:
+                        state.best = {"epoch": state.epoch, "value": line[monitor]}
+                    if patience is not None and state.epoch - state.best["epoch"] >= patience:
+                        state.stop = f"{monitor} has not improved for {patience} epochs"
+                for callback in state.callbacks:
+                    callback.epoch(state)
+    except KeyboardInterrupt:
+        state.stop = "interrupted"
+    finally:
+        for callback in state.callbacks:
+            callback.end(state)
+    best = None if state.best is None else int(state.best["epoch"])
+    return FitResult(state.history, best, state.stop or "all epochs done", state.seconds)
+
+
+def _owned(name: str, model: Any, guide: Any) -> bool:
+    return any(name.startswith(f"{full}.") for full in _prefixes(model, guide).values() if full)
+
+
+def _epoch(
+    state: FitState,
+    step: _Step,
+    kl: KLWeight,
+    rows: Callable[[Tensor], tuple[Tensor, ...]],
+    augment: Augment | None,
+    stop_validating: Callable[[], None],
+) -> dict[str, Any]:
+    """Walk through the rows once; return the epoch's line."""
+    n = state.num_data
+    indices = batches(n, state.batch_size, state.order)
+    losses, nlls, weights = [], [], []
+    for b, index in enumerate(indices):
+        w = kl.weight(batch=b, batch_size=len(index), epoch=state.epoch, num_batches=len(indices), num_data=n)
+        batch = rows(index)
+        if augment is not None:
+            batch = (augment(batch[0]), *batch[1:])
+        loss, nll = step(w, batch)
+        if b == 0:
+            stop_validating()
+        losses.append(loss)
+        nlls.append(nll)
+        weights.append(w)
+        state.step += 1
+        state.batch_loss, state.batch_nll = loss, nll
+        for callback in state.callbacks:
+            callback.step(state)
+    sizes = torch.tensor([len(index) for index in indices], dtype=torch.float64)
+    share = sizes / n  # (M,)
+    loss_b, nll_b = torch.stack(losses).double().cpu(), torch.stack(nlls).double().cpu()  # (M,)
+    if not bool(torch.isfinite(loss_b).all()):
+        at = int((~torch.isfinite(loss_b)).nonzero()[0])
+        raise Diverged(
+            f"the loss is {float(loss_b[at])} at step {state.step - len(indices) + at + 1} (epoch {state.epoch + 1}): "
+            f"lower the learning rate, start with a smaller sigma, or standardise the inputs"
+        )
+    return {
+        "epoch": state.epoch + 1,
+        "step": state.step,
+        "nll": float((share * nll_b).sum()),
+        "loss": float((share * loss_b).sum()),
+        "kl_weight": float((share * torch.tensor(weights, dtype=torch.float64)).sum()),
+    }
