@@ -417,21 +417,22 @@ def kl_divergence(
 
 def _kl_one_draw(model: Callable[..., Any], guide: Callable[..., Any], args: Any, kwargs: Any) -> Tensor | float:
     guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
-    q_sites = _sample_sites(guide_trace)
+    q_sites = sample_sites(guide_trace)
     recorder = poutine.trace()
     try:
         with recorder, _StopAfter({name for name, site in q_sites.items() if not site["infer"].get("is_auxiliary")}):
             poutine.replay(model, trace=guide_trace)(*args, **kwargs)
     except _AllSeen:
         pass
-    p_sites = _sample_sites(recorder.trace)
+    p_sites = sample_sites(recorder.trace)
     total: Tensor | float = 0.0
     for name, q in q_sites.items():
         total = total + (_kl_site(q, p_sites[name]) if name in p_sites else _log_prob(q))
     return total
 
 
-def _sample_sites(trace: Any) -> dict[str, Any]:
+def sample_sites(trace: Any) -> dict[str, Any]:
+    """The sample sites of a trace by name, without the plates' subsamples."""
     return {
         name: site
         for name, site in trace.nodes.items()
@@ -440,7 +441,7 @@ def _sample_sites(trace: Any) -> dict[str, Any]:
 
 
 def _kl_site(q: Any, p: Any) -> Tensor:
-    if not _is_point_mass(q["fn"]):  # the KL registered for Delta leaves out the log-density it carries
+    if not is_point_mass(q["fn"]):  # the KL registered for Delta leaves out the log-density it carries
         try:
             kl = torch.distributions.kl_divergence(q["fn"], p["fn"])
         except NotImplementedError:
@@ -450,7 +451,8 @@ def _kl_site(q: Any, p: Any) -> Tensor:
     return _log_prob(q) - _log_prob(p)
 
 
-def _is_point_mass(fn: Any) -> bool:
+def is_point_mass(fn: Any) -> bool:
+    """Whether `fn` is a Delta, under any number of reinterpreted dimensions."""
     while isinstance(fn, torch.distributions.Independent):
         fn = fn.base_dist
     return isinstance(fn, Delta)

@@ -1,0 +1,420 @@
+"""
+Local reparameterisation and Flipout: less noise from the same mean-field normal, as effect handlers.
+
+A layer y = x W + b (or a convolution) whose weights are W = M + S * E, E ~ N(0, 1) elementwise, b likewise:
+
+    plain      one W for the whole batch
+    local      y = x M + m_b + sqrt(x^2 S^2 + s_b^2) * e,  e ~ N(0, 1) per output     (x^2, S^2 elementwise)
+    Flipout    y_n = x_n M + m_b + r_n * ((x_n * s_n) (W - M) + b - m_b),              s_n, r_n in {-1, +1}
+
+Local reparameterisation draws the outputs instead of the weights. It is exact where each weight is used once per
+example: dense layers on (B, D). On convolutions, and on dense layers applied at several positions, a weight meets
+several positions of one example; their outputs are then correlated under q, and local reparameterisation, which draws
+them independently, matches only their marginal mean and variance. It is an approximation there.
+
+Flipout gives every example its own W_n = M + (s_n r_n^T) * (W - M), one sign per example and input channel and one per
+example and output channel, constant over positions. Since W - M is symmetric and independent across entries, W_n has
+the law of W: exact for each example, on dense and on convolution layers. Only the joint law across examples differs.
+
+Across the examples of a batch both break the dependence that one shared W would make; the expected likelihood, a sum
+over examples, is unchanged, and its gradient stays unbiased. Under batch-statistics normalisation the examples see each
+other, and both change the distribution (a warning says so). They are for training: a predictive draw is one W for the
+whole set.
+
+The KL term never sees them. With the closed form there is nothing to see; with a sampled KL (total or path derivative)
+log q - log p is taken at the sampled W while the likelihood sees other noise: two unbiased terms whose sum is unbiased,
+though the path derivative's vanishing noise at q = posterior is lost. REINFORCE, which multiplies the likelihood by the
+score of the sampled W, refuses to run under either; so must anything that weighs whole draws against each other
+(RenyiELBO, importance weighting): do not combine them.
+
+What is reparameterised: calls of torch.nn.functional.linear and conv1d/2d/3d whose weight is the very tensor a
+reparameterised (mean-field) Normal site of the guide returned, if that tensor is used there and nowhere else in the
+forward pass. A weight that is shared between layers or used twice is sampled plainly, and a warning names it. To know,
+the first forward pass of each guide is sampled plainly and its uses are counted; the result is remembered.
+
+References: Kingma, Salimans, Welling 2015, Variational dropout and the local reparameterization trick; Wen, Vicol, Ba,
+Tran, Grosse 2018, Flipout.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import torch
+from pyro.distributions import Normal, Unit
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import _PYRO_STACK
+from torch import Tensor
+from torch.distributions import Independent
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+__all__ = [
+    "Flipout",
+    "LocalReparameterization",
+    "active_reparameterization",
+    "flipout",
+    "flipout_output",
+    "local_output",
+    "local_reparameterization",
+    "random_signs",
+]
+
+Layer = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # (input, weight, bias) -> output
+
+
+# ---------------------------------------------------------------------------------------------- pure functions
+
+
+def local_output(
+    layer: Layer, x: Tensor, loc: Tensor, scale: Tensor, bias_loc: Tensor | None, bias_scale: Tensor | None
+) -> Tensor:
+    """Draw the layer's output from its marginals: mean `layer(x, loc)`, variance `layer(x^2, scale^2)`."""
+    mean = layer(x, loc, bias_loc)
+    variance = layer(x.square(), scale.square(), None if bias_scale is None else bias_scale.square())
+    tiny = torch.finfo(variance.dtype).tiny  # an all-zero input has variance 0, where sqrt has no gradient
+    return mean + variance.clamp_min(tiny).sqrt() * torch.randn_like(mean)
+
+
+def flipout_output(
+    layer: Layer,
+    x: Tensor,
+    loc: Tensor,
+    delta: Tensor,
+    bias_loc: Tensor | None,
+    bias_delta: Tensor | None,
+    sign_in: Tensor,
+    sign_out: Tensor,
+) -> Tensor:
+    """The layer's output under W_n = loc + sign_out_n delta sign_in_n, example by example, in two calls."""
+    return layer(x, loc, bias_loc) + sign_out * layer(x * sign_in, delta, bias_delta)
+
+
+def random_signs(x: Tensor, out_channels: int, spatial_dims: int) -> tuple[Tensor, Tensor]:
+    """
+    Signs per example and channel that broadcast over positions, for the input and for the output.
+
+    `spatial_dims` is 0 for a dense layer (channels last; positions, if any, in between) and 1, 2 or 3 for convolutions
+    (channels before the positions). Without a batch dimension there is one example.
+    """
+    if spatial_dims:
+        batch = x.shape[: x.dim() - spatial_dims - 1]  # (B,) or ()
+        in_channels, ones = x.shape[x.dim() - spatial_dims - 1], (1,) * spatial_dims
+        shapes = (*batch, in_channels, *ones), (*batch, out_channels, *ones)
+    else:
+        batch, ones = x.shape[:1] if x.dim() > 1 else torch.Size(), (1,) * max(x.dim() - 2, 0)
+        shapes = (*batch, *ones, x.shape[-1]), (*batch, *ones, out_channels)
+    sign_in, sign_out = (torch.randint(0, 2, s, dtype=x.dtype, device=x.device).mul_(2).sub_(1) for s in shapes)
+    return sign_in, sign_out
+
+
+# -------------------------------------------------------------------------------------------------- book-keeping
+
+
+@dataclass(slots=True)
+class _Draw:
+    """One draw of one mean-field Normal site, and how often the forward pass has used it."""
+
+    name: str
+    value: Tensor
+    loc: Tensor
+    scale: Tensor
+    layer_uses: int = 0
+    other_uses: int = 0
+
+
+@dataclass(slots=True)
+class _Program:
+    """What is known of the forward pass behind one guide: which sites are used once, in a layer."""
+
+    once: dict[str, bool] | None = None
+    warned: set[str] = field(default_factory=set)
+
+    def warn_once(self, key: str, message: str) -> None:
+        if key not in self.warned:
+            self.warned.add(key)
+            warnings.warn(message, stacklevel=2)
+
+
+_PROGRAMS: Any = WeakIdKeyDictionary()  # a leaf parameter of the guide -> its _Program
+
+
+def _leaf_behind(*tensors: Tensor) -> Tensor | None:
+    """A parameter the tensors were computed from: it outlives a step, and tells one guide from another."""
+    for tensor in tensors:
+        if not tensor.requires_grad:
+            continue
+        node: Any = tensor.grad_fn
+        if node is None:
+            return tensor
+        while node is not None:
+            if hasattr(node, "variable"):
+                leaf: Tensor = node.variable
+                return leaf
+            node = next((n for n, _ in node.next_functions if n is not None), None)
+    return None
+
+
+_SPATIAL_DIMS: dict[Any, int] = {F.linear: 0, F.conv1d: 1, F.conv2d: 2, F.conv3d: 3}
+
+
+def _bind(
+    func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any
+) -> tuple[Layer, Tensor, Tensor, Tensor | None]:
+    """Split a call of F.linear or F.conv*d into the layer as a function of (input, weight, bias) and these three."""
+
+    def layer(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+        output: Tensor = func(x, w, b, *args, **kwargs)
+        return output
+
+    return layer, input, weight, bias
+
+
+def _tensors(values: Any) -> Any:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from _tensors(value)
+
+
+@final
+class _Calls(TorchFunctionMode):
+    """Route torch's calls on this thread through a handler."""
+
+    def __init__(self, handler: _LayerHandler) -> None:
+        super().__init__()
+        self.handler = handler
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.handler.call(func, args, kwargs or {})
+
+
+# ------------------------------------------------------------------------------------------------------ handlers
+
+
+class _LayerHandler(Messenger):
+    """Recognise the guide's mean-field draws, and hand the layers that use them once to `output`."""
+
+    label: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._depth = 0
+        self._paused = 0  # nested handlers: the innermost is in force
+        self._outer: _LayerHandler | None = None
+        self._calls = _Calls(self)
+        self._fallback = _Program()  # for a guide without trained parameters
+        self._program = self._fallback
+        self._fresh: set[str] = set()
+        self._draws: dict[str, _Draw] = {}
+        self._by_id: dict[int, _Draw] = {}
+        self._observed = False
+
+    def __repr__(self) -> str:
+        return f"{self.label}()"
+
+    @abstractmethod
+    def output(self, layer: Layer, x: Tensor, weight: _Draw, bias: _Draw | Tensor | None, spatial_dims: int) -> Tensor:
+        """The layer's output for a weight drawn from its mean-field Normal; `bias` may be one too."""
+
+    # -- entering and leaving
+
+    def __enter__(self) -> _LayerHandler:
+        if self._depth == 0:
+            self._outer = active_reparameterization()
+            super().__enter__()
+            self._calls.__enter__()  # type: ignore[no-untyped-call]
+            if self._outer is not None:
+                self._outer._paused += 1
+        self._depth += 1
+        return self
+
+    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
+        self._depth -= 1
+        if self._depth:
+            return
+        if self._outer is not None:
+            self._outer._paused -= 1
+            self._outer = None
+        self._calls.__exit__(exc_type, exc_value, traceback)  # type: ignore[no-untyped-call]
+        super().__exit__(exc_type, exc_value, traceback)
+        try:
+            if exc_type is None:
+                self._learn()
+        finally:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._draws.clear()
+        self._by_id.clear()
+        self._fresh.clear()
+        self._observed = False
+
+    # -- Pyro: which tensors are mean-field draws
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["value"] is None and not self._paused:  # neither observed nor replayed: a draw of its own
+            self._fresh.add(msg["name"])
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        name = msg["name"]
+        if name in self._fresh:
+            self._fresh.discard(name)
+            fn = msg["fn"]
+            while isinstance(fn, Independent):
+                fn = fn.base_dist
+            if isinstance(fn, Normal) and fn.has_rsample and msg["value"].shape == fn.loc.shape:
+                self._record(_Draw(name, msg["value"], fn.loc, fn.scale))
+        elif msg["is_observed"] and not (msg["infer"].get("_deterministic") or isinstance(msg["fn"], Unit)):
+            self._observed = True
+
+    def _record(self, draw: _Draw) -> None:
+        if draw.name in self._draws:  # the guide runs again
+            self._learn()
+            self._forget()
+        if not self._draws:
+            leaf = _leaf_behind(draw.loc, draw.scale)
+            self._program = self._fallback if leaf is None else _PROGRAMS.setdefault(leaf, _Program())
+        self._draws[draw.name] = draw
+        self._by_id[id(draw.value)] = draw
+
+    def _learn(self) -> None:
+        """Judge, after a whole forward pass, which draws are used once and in a layer."""
+        if not self._observed:
+            return
+        program = self._program
+        if program.once is not None and program.once.keys() == self._draws.keys():
+            return
+        program.once = {d.name: d.layer_uses == 1 and d.other_uses == 0 for d in self._draws.values()}
+        for draw in self._draws.values():
+            uses = draw.layer_uses + draw.other_uses
+            if draw.layer_uses and uses > 1:
+                program.warn_once(
+                    draw.name,
+                    f"{self!r}: {draw.name!r} is used {uses} times in one forward pass, so it is sampled plainly",
+                )
+        if not any(program.once.values()):
+            program.warn_once(
+                "nothing",
+                f"{self!r} found no linear or convolution layer with a mean-field Normal weight of its own "
+                "(vectorised particles and weights that are reshaped first do not count): all is sampled plainly",
+            )
+
+    # -- torch: which calls use them
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """One call of a torch function on this thread."""
+        if self._paused or not self._draws:
+            return func(*args, **kwargs)
+        spatial_dims = _SPATIAL_DIMS.get(func)
+        if spatial_dims is not None:
+            return self._layer_call(func, args, kwargs, spatial_dims)
+        result = func(*args, **kwargs)
+        if not self._observed:
+            self._other_call(func, args, kwargs, result)
+        return result
+
+    def _layer_call(self, func: Any, args: Any, kwargs: Any, spatial_dims: int) -> Any:
+        layer, x, weight, bias = _bind(func, *args, **kwargs)
+        weight_draw, bias_draw = self._by_id.get(id(weight)), self._by_id.get(id(bias))
+        if id(x) in self._by_id:
+            self._use(self._by_id[id(x)], in_layer=False)
+        known = [self._use(draw, in_layer=True) for draw in (weight_draw, bias_draw) if draw is not None]
+        if weight_draw is None or not known[0]:
+            return func(*args, **kwargs)
+        return self.output(
+            layer, x, weight_draw, bias_draw if known[-1] and bias_draw is not None else bias, spatial_dims
+        )
+
+    def _other_call(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        if func is F.batch_norm and (args[5] if len(args) > 5 else kwargs.get("training", False)):
+            self._program.warn_once(
+                "batch norm",
+                f"{self!r} under batch statistics: the examples of a batch see each other's noise, so the network's "
+                "distribution is not that of one weight draw",
+            )
+        used = [self._by_id[id(t)] for t in _tensors((*args, *kwargs.values())) if id(t) in self._by_id]
+        if used and any(True for _ in _tensors((result,))):  # a shape or a dtype does not use the numbers
+            for draw in used:
+                self._use(draw, in_layer=False)
+
+    def _use(self, draw: _Draw, in_layer: bool) -> bool:
+        """Count a use; whether the draw is known to be used once, in a layer."""
+        if in_layer:
+            draw.layer_uses += 1
+        else:
+            draw.other_uses += 1
+        once = self._program.once
+        if once is None or not once.get(draw.name, False):
+            return False
+        if draw.layer_uses + draw.other_uses > 1:
+            once[draw.name] = False
+            raise RuntimeError(
+                f"{self!r}: {draw.name!r} was used once per forward pass before and is now used again after its layer "
+                "was reparameterised, so this step would be wrong. From the next step on it is sampled plainly"
+            )
+        return True
+
+
+@final
+class LocalReparameterization(_LayerHandler):
+    """Draw each layer's outputs instead of its weights; build it with `local_reparameterization()`."""
+
+    label = "local_reparameterization"
+
+    def output(self, layer: Layer, x: Tensor, weight: _Draw, bias: _Draw | Tensor | None, spatial_dims: int) -> Tensor:
+        """Mean and variance of the output, and one normal draw per output."""
+        if isinstance(bias, _Draw):
+            return local_output(layer, x, weight.loc, weight.scale, bias.loc, bias.scale)
+        return local_output(layer, x, weight.loc, weight.scale, bias, None)
+
+
+@final
+class Flipout(_LayerHandler):
+    """Give each example its own signs on the shared weight noise; build it with `flipout()`."""
+
+    label = "flipout"
+
+    def output(self, layer: Layer, x: Tensor, weight: _Draw, bias: _Draw | Tensor | None, spatial_dims: int) -> Tensor:
+        """Two calls of the layer: at the means, and at the noise between random signs."""
+        sign_in, sign_out = random_signs(x, weight.loc.shape[0], spatial_dims)
+        delta = weight.value - weight.loc
+        if isinstance(bias, _Draw):
+            bias_loc: Tensor | None = bias.loc
+            bias_delta: Tensor | None = bias.value - bias.loc
+        else:
+            bias_loc, bias_delta = bias, None
+        return flipout_output(layer, x, weight.loc, delta, bias_loc, bias_delta, sign_in, sign_out)
+
+
+def local_reparameterization() -> LocalReparameterization:
+    """
+    Handler for training steps: draw the outputs of dense and convolution layers instead of their weights.
+
+    Put it around the whole step, guide and model together. Exact for dense layers on (B, D); on convolutions and on
+    dense layers applied at several positions only the marginal mean and variance are matched.
+    """
+    return LocalReparameterization()
+
+
+def flipout() -> Flipout:
+    """
+    Handler for training steps: pseudo-independent weights per example by random signs, exact for each example.
+
+    Put it around the whole step, guide and model together. The first dimension of a layer's input counts as the batch.
+    """
+    return Flipout()
+
+
+def active_reparameterization() -> LocalReparameterization | Flipout | None:
+    """The innermost of these handlers around the caller, or None."""
+    for handler in reversed(_PYRO_STACK):
+        if isinstance(handler, (LocalReparameterization, Flipout)):
+            return handler
+    return None
