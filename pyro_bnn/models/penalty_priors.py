@@ -1,0 +1,420 @@
+"""
+Priors that penalties imply: the distribution proportional to exp(-penalty), as Pyro distributions and as rules.
+
+For a point estimate, nll + r(w) is -log p(w | data) up to a constant when the prior is alpha = exp(-r) / kappa:
+
+    r(w) = lambda ||w||_2^2        alpha = N(0, 1 / (2 lambda))                      variance 1 / (2 lambda)
+    r(w) = lambda ||w||_1          alpha = Laplace(0, 1 / lambda)                    variance 2 / lambda^2
+    r(w) = lambda sum_g ||w_g||_2  alpha = prod_g exp(-lambda ||w_g||) / Z           variance (D + 1) / lambda^2
+
+    log Z = ln 2 + (D/2) ln pi + lnGamma(D) - lnGamma(D/2) - D ln lambda             for a group of D weights
+
+In spherical coordinates the group density is r^(D-1) exp(-lambda r) times the uniform one on the sphere: the radius is
+Gamma(D, lambda), E r^2 = D (D + 1) / lambda^2, and each of the D components carries a D-th of it. D = 1 is Laplace.
+
+Asking for the variance v of the initialisation fixes the weight of the penalty (Wolinski, Charpiat and Ollivier, An
+equivalence between Bayesian priors and penalties in variational inference, 2022):
+
+    lambda = 1 / (2 v)          lambda = sqrt(2 / v)          lambda = sqrt((D + 1) / v)
+
+    v = 1 / n_in  (fan_in, LeCun)      2 / (n_in + n_out)  (glorot)      2 / n_in  (kaiming, for the ReLU)
+
+Departures. The slides call v = 1 / n_in Glorot's; here each scheme carries its own name. The penalties act on weights,
+tensors of two dimensions and more; vectors (biases) take the Normal prior of the same variance under every penalty.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, final
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions.torch_distribution import TorchDistribution
+from torch import Tensor, nn
+from torch.distributions import Distribution, constraints
+
+from pyro_bnn.models.priors import Prior, fans
+
+__all__ = [
+    "GROUP_DIMS",
+    "GroupLassoDensity",
+    "GroupLassoPrior",
+    "Groups",
+    "L1Prior",
+    "L2Prior",
+    "SharedPrior",
+    "TabulatedDensity",
+    "Variance",
+    "group_lasso_log_normalizer",
+    "group_norms",
+    "group_size",
+    "target_variance",
+]
+
+Groups: TypeAlias = Literal["incoming", "outgoing"]
+"""Which weights form a group: those into one unit or filter, or those out of one input unit or channel."""
+
+Variance: TypeAlias = Literal["fan_in", "glorot", "kaiming"] | Callable[[int, int], float]
+"""A scheme's name, or a function of (n_in, n_out)."""
+
+Shape: TypeAlias = torch.Size | list[int] | tuple[int, ...]
+
+GROUP_DIMS: dict[str, int] = {"incoming": 0, "outgoing": 1}
+"""The dimension of a weight (K, D, ...) that counts the groups."""
+
+_SCHEMES: dict[str, Callable[[int, int], float]] = {
+    "fan_in": lambda n_in, n_out: 1 / n_in,
+    "glorot": lambda n_in, n_out: 2 / (n_in + n_out),
+    "kaiming": lambda n_in, n_out: 2 / n_in,
+}
+
+
+def _check_variance(variance: Variance) -> None:
+    if not callable(variance) and variance not in _SCHEMES:
+        raise ValueError(
+            f"variance={variance!r} is unknown: pass one of {sorted(_SCHEMES)} or a function (n_in, n_out)"
+        )
+
+
+def _check_groups(groups: str) -> None:
+    if groups not in GROUP_DIMS:
+        raise ValueError(f"groups={groups!r} is unknown: pass one of {sorted(GROUP_DIMS)}")
+
+
+def _check_grouped(weight: Tensor, groups: str) -> None:
+    _check_groups(groups)
+    if weight.dim() < 2:
+        raise ValueError(
+            f"a parameter of shape {tuple(weight.shape)} has no groups: pass a weight (units, inputs, ...) of 2 "
+            f"dimensions or more; one group of D weights is (1, D) for 'incoming'"
+        )
+
+
+def target_variance(variance: Variance, module: nn.Module | None, parameter: Tensor) -> float:
+    """Return the variance that the scheme gives each weight of `parameter`, owned by `module`."""
+    _check_variance(variance)
+    scheme = variance if callable(variance) else _SCHEMES[variance]
+    value = scheme(*fans(module, parameter))
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"variance={variance!r} gives {value}: it must return a finite number above 0")
+    return value
+
+
+def group_norms(weight: Tensor, groups: Groups) -> Tensor:
+    """Return the 2-norm of every group of a weight (K, D, ...): (K,) incoming, (D,) outgoing."""
+    _check_grouped(weight, groups)
+    rows: Tensor = weight.movedim(GROUP_DIMS[groups], 0).flatten(1)  # (G, group size)
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return norms
+
+
+def group_size(weight: Tensor, groups: Groups) -> int:
+    """Return the number D of weights in each group of `weight`."""
+    _check_grouped(weight, groups)
+    return weight.numel() // weight.shape[GROUP_DIMS[groups]]
+
+
+def group_lasso_log_normalizer(size: int, rate: Tensor) -> Tensor:
+    """Log Z of exp(-rate ||w||_2) over `size` dimensions."""
+    unit_rate = math.log(2) + size / 2 * math.log(math.pi) + math.lgamma(size) - math.lgamma(size / 2)
+    return unit_rate - size * torch.log(rate)
+
+
+# ---------------------------------------------------------------------------------------------- distributions
+
+
+@final
+class GroupLassoDensity(TorchDistribution):
+    """
+    Independent groups of weights, each with density proportional to exp(-rate ||w_g||_2).
+
+    :param rate: lambda > 0; its shape is the batch shape.
+    :param shape: event shape, such as the shape of a layer's weight.
+    :param group_dim: the event dimension that counts the groups; None makes the whole event one group.
+    """
+
+    arg_constraints = {"rate": constraints.positive}  # noqa: RUF012
+    has_rsample = True
+
+    def __init__(
+        self,
+        rate: Tensor | float,
+        shape: tuple[int, ...],
+        group_dim: int | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        event_shape = torch.Size(shape)
+        if not event_shape or 0 in event_shape:
+            raise ValueError(f"shape={tuple(shape)} holds no weights: pass a shape of one dimension or more")
+        if group_dim is not None and not 0 <= group_dim < len(event_shape):
+            raise ValueError(
+                f"group_dim={group_dim} is not a dimension of {tuple(shape)}: pass one of 0 to {len(shape) - 1}"
+            )
+        self.rate = torch.as_tensor(rate, dtype=None if isinstance(rate, Tensor) else torch.get_default_dtype())
+        self.group_dim = group_dim
+        self.num_groups = 1 if group_dim is None else event_shape[group_dim]
+        self.group_size = event_shape.numel() // self.num_groups
+        super().__init__(self.rate.shape, event_shape, validate_args=validate_args)
+
+    @constraints.dependent_property(is_discrete=False)
+    def support(self) -> constraints.Constraint:
+        """All of R^shape."""
+        return constraints.independent(constraints.real, len(self.event_shape))  # type: ignore[no-untyped-call]
+
+    @property
+    def mean(self) -> Tensor:
+        """0."""
+        return self.rate.new_zeros(self.batch_shape + self.event_shape)
+
+    @property
+    def variance(self) -> Tensor:
+        """(D + 1) / rate^2 for each component."""
+        per_component = (self.group_size + 1) / self.rate**2
+        return per_component.reshape(self.batch_shape + (1,) * len(self.event_shape)).expand(
+            self.batch_shape + self.event_shape
+        )
+
+    def expand(self, batch_shape: Shape, _instance: Any = None) -> "GroupLassoDensity":
+        """Return the same density over a larger batch."""
+        return GroupLassoDensity(self.rate.expand(batch_shape), self.event_shape, self.group_dim, validate_args=False)
+
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
+        """Draw a direction on the sphere and a Gamma(D, rate) radius for each group."""
+        shape = torch.Size(sample_shape) + self.batch_shape + self.event_shape
+        direction = torch.randn(shape, dtype=self.rate.dtype, device=self.rate.device)
+        rate = self.rate.reshape(self.batch_shape + (1,) * len(self.event_shape))
+        norm = self._norms(direction, keepdim=True)
+        radius = torch._standard_gamma(torch.full_like(norm, self.group_size)) / rate
+        return direction / norm * radius
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return -rate sum_g ||w_g|| - G log Z."""
+        if self._validate_args:
+            self._validate_sample(value)
+        total = self._norms(value, keepdim=False)
+        total = total if self.group_dim is None else total.sum(-1)
+        return -self.rate * total - self.num_groups * group_lasso_log_normalizer(self.group_size, self.rate)
+
+    def _norms(self, value: Tensor, keepdim: bool) -> Tensor:
+        rank = len(self.event_shape)
+        dims = tuple(d - rank for d in range(rank) if d != self.group_dim)
+        return torch.linalg.vector_norm(value, dim=dims, keepdim=keepdim) if dims else value.abs()
+
+
+def _log_mean_exp(step: Tensor) -> Tensor:
+    """Log of the mean of exp over [0, step]: log((exp(step) - 1) / step) = step/2 + log(sinh(step/2) / (step/2))."""
+    half = step.abs() / 2
+    safe = half.clamp(min=1e-3)
+    large = safe + torch.log1p(-torch.exp(-2 * safe)) - torch.log(2 * safe)
+    return step / 2 + torch.where(half < 1e-3, half**2 / 6, large)
+
+
+@final
+class TabulatedDensity(TorchDistribution):
+    """
+    A density on the real line given by its logarithm at points: linear between them, and outside along the end slopes.
+
+    Each piece is an exponential, so the normaliser, the distribution function and its inverse are exact.
+
+    :param points: increasing, (G,) with G >= 2.
+    :param log_density: at the points, up to a constant, (G,); must rise into the first point and fall from the last.
+    """
+
+    arg_constraints = {"points": constraints.real_vector, "log_density": constraints.real_vector}  # noqa: RUF012
+    support = constraints.real
+
+    def __init__(
+        self,
+        points: Tensor,
+        log_density: Tensor,
+        batch_shape: tuple[int, ...] = (),
+        validate_args: bool | None = None,
+    ) -> None:
+        if points.dim() != 1 or len(points) < 2 or points.shape != log_density.shape:
+            raise ValueError(
+                f"points {tuple(points.shape)} and log_density {tuple(log_density.shape)} must be one table: pass two "
+                f"vectors of the same length, 2 or more"
+            )
+        width = points.diff()  # (G - 1,)
+        if not bool((width > 0).all()):
+            raise ValueError("points do not increase: sort them and drop duplicates")
+        rise = log_density.diff()  # (G - 1,)
+        left, right = rise[0] / width[0], rise[-1] / width[-1]
+        if not (left > 0 > right):
+            raise ValueError(
+                f"log_density has slope {left:.3g} at the first point and {right:.3g} at the last: it must rise into "
+                f"the table and fall out of it, or no tail integrates; widen the table"
+            )
+        cells = log_density[:-1] + torch.log(width) + _log_mean_exp(rise)
+        ends = torch.stack([log_density[0] - torch.log(left), log_density[-1] - torch.log(-right)])
+        masses = torch.cat([ends[:1], cells, ends[1:]])  # (G + 1,), logarithms
+        self.log_normalizer = torch.logsumexp(masses, 0)
+        self.points = points
+        self.log_density = log_density - self.log_normalizer
+        self._slopes = torch.cat([left[None], rise / width, right[None]])  # (G + 1,), piece by piece
+        self._masses = torch.exp(masses - self.log_normalizer)  # (G + 1,)
+        self._below = torch.cat([points.new_zeros(1), self._masses.cumsum(0)[:-1]])  # (G + 1,), mass left of a piece
+        super().__init__(torch.Size(batch_shape), validate_args=validate_args)
+
+    def expand(self, batch_shape: Shape, _instance: Any = None) -> "TabulatedDensity":
+        """Return the same density over a larger batch."""
+        return TabulatedDensity(self.points, self.log_density, torch.Size(batch_shape), validate_args=False)
+
+    def to(self, like: Tensor) -> "TabulatedDensity":
+        """Return the same density in the dtype and on the device of `like`."""
+        return TabulatedDensity(self.points.to(like), self.log_density.to(like), self.batch_shape, validate_args=False)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the interpolated log density."""
+        if self._validate_args:
+            self._validate_sample(value)
+        piece = torch.bucketize(value.detach(), self.points)  # (...), 0 left of the table, G right of it
+        anchor = (piece - 1).clamp(min=0)
+        result = self.log_density[anchor] + self._slopes[piece] * (value - self.points[anchor])
+        return result + result.new_zeros(self.batch_shape)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Return the probability of (-inf, value]."""
+        piece = torch.bucketize(value, self.points)
+        last = len(self.points)
+        anchor = (piece - 1).clamp(min=0)
+        into = value - self.points[anchor]
+        slope = self._slopes[piece]
+        left_tail = self._masses[0] * torch.exp(self._slopes[0] * into.clamp(max=0))
+        right_tail = 1 - self._masses[-1] * torch.exp(self._slopes[-1] * into.clamp(min=0))
+        inside = self._below[piece] + torch.exp(
+            self.log_density[anchor] + torch.log(into) + _log_mean_exp(slope * into)
+        )
+        return torch.where(piece == 0, left_tail, torch.where(piece == last, right_tail, inside))
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Return the point below which a probability `value` lies."""
+        piece = (torch.bucketize(value, self._below, right=True) - 1).clamp(0, len(self.points))
+        anchor = (piece - 1).clamp(min=0)
+        slope = self._slopes[piece]
+        density = torch.exp(self.log_density[anchor])
+        wanted = value - self._below[piece]  # mass to collect within the piece
+        left_tail = self.points[0] + torch.log(value / self._masses[0]) / self._slopes[0]
+        right_tail = self.points[-1] + torch.log((1 - value) / self._masses[-1]) / self._slopes[-1]
+        flat = (slope * wanted / density).abs() < 1e-12
+        curved = torch.log1p(slope * wanted / density) / torch.where(slope == 0, torch.ones_like(slope), slope)
+        inside = self.points[anchor] + torch.where(flat, wanted / density, curved)
+        return torch.where(piece == 0, left_tail, torch.where(piece == len(self.points), right_tail, inside))
+
+    def sample(self, sample_shape: Shape = ()) -> Tensor:
+        """Draw by inverting the distribution function."""
+        shape = torch.Size(sample_shape) + self.batch_shape
+        uniform = torch.rand(shape, dtype=self.points.dtype, device=self.points.device)
+        return self.icdf(uniform.clamp(min=torch.finfo(uniform.dtype).tiny))
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean."""
+        return self._moment(1).expand(self.batch_shape)
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance."""
+        return (self._moment(2) - self._moment(1) ** 2).expand(self.batch_shape)
+
+    def _moment(self, order: Literal[1, 2]) -> Tensor:
+        nodes = self.points.new_tensor(
+            [-0.8611363115940526, -0.3399810435848563, 0.3399810435848563, 0.8611363115940526]
+        )
+        shares = self.points.new_tensor(
+            [0.17392742256872693, 0.32607257743127307, 0.32607257743127307, 0.17392742256872693]
+        )
+        width = self.points.diff()
+        x = self.points[:-1, None] + width[:, None] * (1 + nodes) / 2  # (G - 1, 4), Gauss-Legendre
+        inside = (width[:, None] * shares * torch.exp(self.log_prob(x)) * x**order).sum()
+        ends, scales = self.points[[0, -1]], 1 / self._slopes[[0, -1]]  # a tail's mean is its end minus 1 / slope
+        tails = ends - scales if order == 1 else (ends - scales) ** 2 + scales**2
+        return inside + (self._masses[[0, -1]] * tails).sum()
+
+
+# ---------------------------------------------------------------------------------------------- rules
+
+
+def _normal(parameter: Tensor, variance: float) -> Distribution:
+    normal = dist.Normal(parameter.new_zeros(()), parameter.new_tensor(math.sqrt(variance)))
+    return normal.expand(parameter.shape).to_event(parameter.dim())  # type: ignore[no-any-return]
+
+
+@final
+@dataclass(frozen=True)
+class L2Prior(Prior):
+    """The Normal prior of the L2 penalty, with the variance of a scheme."""
+
+    variance: Variance = "fan_in"
+
+    def __post_init__(self) -> None:
+        _check_variance(self.variance)
+
+    def __call__(self, name: str, module: nn.Module | None, parameter: Tensor) -> Distribution:
+        """Return the prior of `parameter`."""
+        return _normal(parameter, target_variance(self.variance, module, parameter))
+
+
+@final
+@dataclass(frozen=True)
+class L1Prior(Prior):
+    """The Laplace prior of the L1 penalty, with the variance of a scheme."""
+
+    variance: Variance = "fan_in"
+
+    def __post_init__(self) -> None:
+        _check_variance(self.variance)
+
+    def __call__(self, name: str, module: nn.Module | None, parameter: Tensor) -> Distribution:
+        """Return the prior of `parameter`."""
+        variance = target_variance(self.variance, module, parameter)
+        if parameter.dim() < 2:
+            return _normal(parameter, variance)
+        laplace = dist.Laplace(parameter.new_zeros(()), parameter.new_tensor(math.sqrt(variance / 2)))
+        return laplace.expand(parameter.shape).to_event(parameter.dim())  # type: ignore[no-any-return]
+
+
+@final
+@dataclass(frozen=True)
+class GroupLassoPrior(Prior):
+    """The prior of the group lasso over incoming or outgoing weights, with the variance of a scheme."""
+
+    groups: Groups = "incoming"
+    variance: Variance = "fan_in"
+
+    def __post_init__(self) -> None:
+        _check_groups(self.groups)
+        _check_variance(self.variance)
+
+    def __call__(self, name: str, module: nn.Module | None, parameter: Tensor) -> Distribution:
+        """Return the prior of `parameter`."""
+        variance = target_variance(self.variance, module, parameter)
+        if parameter.dim() < 2:
+            return _normal(parameter, variance)
+        rate = math.sqrt((group_size(parameter, self.groups) + 1) / variance)
+        return GroupLassoDensity(parameter.new_tensor(rate), parameter.shape, GROUP_DIMS[self.groups])
+
+
+@final
+@dataclass(frozen=True)
+class SharedPrior(Prior):
+    """One distribution over a single weight, shared by all weights: any Pyro distribution with scalar events."""
+
+    density: Distribution
+
+    def __post_init__(self) -> None:
+        if self.density.batch_shape or self.density.event_shape:
+            raise ValueError(
+                f"density has batch shape {tuple(self.density.batch_shape)} and event shape "
+                f"{tuple(self.density.event_shape)}: pass the distribution of one weight, with both empty"
+            )
+
+    def __call__(self, name: str, module: nn.Module | None, parameter: Tensor) -> Distribution:
+        """Return the prior of `parameter`."""
+        density = self.density.to(parameter) if isinstance(self.density, TabulatedDensity) else self.density
+        return density.expand(parameter.shape).to_event(parameter.dim())  # type: ignore[no-any-return]
+
+    def spec(self) -> dict[str, Any]:
+        """Refuse: a distribution is no name or number."""
+        raise TypeError(f"SharedPrior({type(self.density).__name__}) cannot be written down as names and numbers")
