@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-__all__ = ["check_finite", "check_labels", "check_weights", "suggest"]
+__all__ = ["check_finite", "check_labels", "check_weights", "check_weights_shape", "suggest"]
 
 
 def check_finite(values: Tensor, name: str) -> None:
@@ -22,10 +22,15 @@ def check_finite(values: Tensor, name: str) -> None:
         )
 
 
-def check_weights(weights: Tensor, n: int, name: str = "weights") -> None:
-    """Refuse sample weights that are not n finite numbers >= 0 with a positive sum."""
+def check_weights_shape(weights: Tensor, n: int, name: str = "weights") -> None:
+    """Refuse sample weights that are not one number per row."""
     if weights.shape != (n,):
         raise ValueError(f"{name} has shape {tuple(weights.shape)}; give one number per row: shape ({n},)")
+
+
+def check_weights(weights: Tensor, n: int, name: str = "weights") -> None:
+    """Refuse sample weights that are not n finite numbers >= 0."""
+    check_weights_shape(weights, n, name)
     good = torch.isfinite(weights) & (weights >= 0)
     if not bool(good.all()):
         row = int((~good).nonzero()[0, 0])
@@ -71,5 +76,5 @@ def check_labels(labels: Tensor, name: str, num_classes: int | None = None, *, e
 
 def suggest(value: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the nearest known name, or nothing."""
-    near = difflib.get_close_matches(value, list(known), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(value.lower(), list(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -14,6 +14,7 @@ both with optional class_names (K strings) and task ("classification" or "regres
 import os
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -112,11 +113,12 @@ def _read_npz(path: Path, split: int | None) -> Source:
     if not path.is_file():
         raise FileNotFoundError(f"no data file {path}; give the path of a .npz with the keys {', '.join(_PARTS)}")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as handle:  # opened here, because np.load leaves a broken file open
+            file = np.load(handle, allow_pickle=False)
             if not isinstance(file, Mapping):
-                raise ValueError("it holds a single array")
+                raise ValueError("it is a single array")
             arrays = {key: file[key] for key in file}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(
             f"{path} cannot be read as .npz ({error}); write it with numpy.savez(path, x_train=..., y_train=..., "
             "x_test=..., y_test=...), numbers only"

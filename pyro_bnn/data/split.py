@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
 
-from pyro_bnn.data.checks import check_finite, check_weights
+from pyro_bnn.data.checks import check_finite, check_weights, check_weights_shape
 
 __all__ = ["Split", "as_split", "balanced_indices", "batches", "stratified_indices", "subset"]
 
@@ -22,7 +22,11 @@ __all__ = ["Split", "as_split", "balanced_indices", "batches", "stratified_indic
 @final
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Rows that belong together: inputs x (N, ...), targets y (N, ...), optional sample weights (N,)."""
+    """
+    Rows that belong together: inputs x (N, ...), targets y (N, ...), optional sample weights (N,).
+
+    Building one checks shapes only; `as_split` checks the values.
+    """
 
     x: Tensor
     y: Tensor
@@ -41,7 +45,7 @@ class Split:
         if len(self.x) != len(self.y):
             raise ValueError(f"x has {len(self.x)} rows and y has {len(self.y)}; give one target per row of x")
         if self.weights is not None:
-            check_weights(self.weights, len(self.x))
+            check_weights_shape(self.weights, len(self.x))
 
     def __len__(self) -> int:
         return len(self.x)
@@ -63,7 +67,8 @@ def as_split(data: Any) -> Split:
 
     Arrays become tensors; values, dtypes and shapes stay as they are. A Dataset or DataLoader is read once, from its
     first row to its last (a plain shuffling or `drop_last` is undone: the fit draws its own order and keeps the last
-    batch). A DataLoader with a sampler of its own is read in that sampler's order. NaN and infinity are refused.
+    batch). A DataLoader with a sampler of its own is read in that sampler's order. NaN, infinity and
+    negative weights are refused.
     """
     if isinstance(data, Split):
         split = data
@@ -83,6 +88,8 @@ def as_split(data: Any) -> Split:
         raise ValueError("the data have no rows; give at least one")
     check_finite(split.x, "x")
     check_finite(split.y, "y")
+    if split.weights is not None:
+        check_weights(split.weights, len(split))
     return split
 
 
