@@ -18,9 +18,10 @@ its mean and variance follow from the law of total variance, and the central int
 mixture's distribution function at y_i, mean_s Phi((y_i - m_si) / sd_si), lies within (1 -+ level) / 2: no quantile
 has to be found, and nothing grows with S.
 
-Guo et al. 2017, arXiv:1706.04599 (ECE). The bins and their sums are torchmetrics'; probabilities are held just below
-1 before they are binned, because torchmetrics counts exactly 1 as a sixteenth bin, and anything above 1, as float32
-rounding gives it, as logits.
+Guo et al. 2017, arXiv:1706.04599 (ECE). The bins and their sums are torchmetrics': its binary form on (max_k p_ik,
+whether right), which is the same sum as its multiclass form but stays in float64. Confidences are held just below 1
+before they are binned, because torchmetrics gives exactly 1 a bin of its own, and takes a set in which any lies above
+1, as rounding can leave it, for logits.
 """
 
 import math
@@ -54,7 +55,6 @@ __all__ = [
 
 BINS = 15
 LEVELS = (0.5, 0.9, 0.95)
-_BELOW_ONE = 1 - 2**-24  # the largest float32 below 1
 
 
 # classification: functions of log-probabilities (N, K) and labels (N,)
@@ -100,12 +100,8 @@ def entropy(log_probs: Tensor) -> Tensor:
 
 def ece(log_probs: Tensor, labels: Tensor, bins: int = BINS) -> float:
     """Expected calibration error of the most probable class, over `bins` bins of equal width."""
-    from torchmetrics.functional.classification import multiclass_calibration_error
-
-    p = log_probs.exp().float().clamp(max=_BELOW_ONE)
-    return float(
-        multiclass_calibration_error(p, labels, num_classes=p.shape[1], n_bins=bins, norm="l1", validate_args=False)
-    )
+    top, guess = log_probs.max(1)
+    return _binned_gap(_wide(top).exp(), guess == labels, bins)
 
 
 def classification_metrics(log_probs: Tensor, labels: Tensor, bins: int = BINS) -> dict[str, float]:
@@ -129,14 +125,10 @@ def ece_null(
     Returns the mean and the upper `point` over resamples: {"mean": ..., "upper": ...}.
     """
     generator = torch.Generator().manual_seed(seed)
-    p = log_probs.exp().cpu()
-    values = torch.tensor(
-        [
-            ece(log_probs, torch.multinomial(p, 1, generator=generator)[:, 0].to(log_probs.device), bins)
-            for _ in range(num_resamples)
-        ],
-        dtype=torch.float64,
-    )
+    p = _wide(log_probs.detach().cpu()).amax(1).exp()
+    # a label drawn from the predictive is the most probable class with probability p: no other class matters
+    gaps = [_binned_gap(p, torch.bernoulli(p.clamp(max=1), generator=generator), bins) for _ in range(num_resamples)]
+    values = torch.tensor(gaps, dtype=torch.float64)
     return {"mean": float(values.mean()), "upper": float(values.quantile(point))}
 
 
@@ -441,6 +433,15 @@ class _Moments:
             return dict(self.mean)
         sds = {f"{name}_sd": math.sqrt(square / (self.count - 1)) for name, square in self.square.items()}
         return {**self.mean, **sds}
+
+
+def _binned_gap(p: Tensor, correct: Tensor, bins: int) -> float:
+    """Sum over bins of n_b/N |mean of correct - mean of p|; confidences p (N,), correct (N,) 1 or 0."""
+    from torchmetrics.functional.classification import binary_calibration_error
+
+    below_one = 1 - torch.finfo(p.dtype).eps
+    gap = binary_calibration_error(p.clamp(max=below_one), correct.to(p.dtype), bins, norm="l1", validate_args=False)
+    return float(gap)
 
 
 def _of_label(values: Tensor, labels: Tensor) -> Tensor:
