@@ -1,5 +1,36 @@
 """Bayesian neural networks as Pyro programs. The public names are imported on first use, so that importing is cheap."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from pyro_bnn.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from pyro_bnn.data import load_data
+    from pyro_bnn.posterior import Posterior
+    from pyro_bnn.recipe import Recipe
+    from pyro_bnn.training import Run, evaluate, load, train
+
+__all__ = ["Posterior", "Recipe", "Run", "__version__", "evaluate", "load", "load_data", "train"]
+
+_HOMES = {
+    "Posterior": "pyro_bnn.posterior",
+    "Recipe": "pyro_bnn.recipe",
+    "Run": "pyro_bnn.training",
+    "evaluate": "pyro_bnn.training",
+    "load": "pyro_bnn.training",
+    "load_data": "pyro_bnn.data",
+    "train": "pyro_bnn.training",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pyro_bnn' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -32,7 +32,7 @@ from pyro.infer.autoguide.utils import deep_setattr
 from pyro.nn import PyroParam
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
-from torch.distributions import Distribution, biject_to
+from torch.distributions import biject_to
 from torch.nn import functional as F
 
 from pyro_bnn.guides.init import INIT_LOCS, initial_loc
@@ -82,7 +82,7 @@ class _Place:
     plates: tuple[str, ...]
 
 
-class _Presampled(dist.Normal):  # type: ignore[misc]
+class _Presampled(dist.Normal):
     """A Normal whose first draw was made beforehand, as a slice of one flat draw; further draws are its own."""
 
     def __init__(self, loc: Tensor, scale: Tensor, draw: Tensor) -> None:
@@ -93,15 +93,15 @@ class _Presampled(dist.Normal):  # type: ignore[misc]
         """Return the prepared draw once, then fresh ones."""
         draw, self._draw = self._draw, None
         if draw is None or tuple(sample_shape):
-            return super().rsample(torch.Size(sample_shape))  # type: ignore[no-any-return]
+            return super().rsample(torch.Size(sample_shape))
         return draw
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Distribution:
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
         """Return a plain Normal: an expanded one needs draws of its own."""
-        return dist.Normal(self.loc, self.scale).expand(batch_shape)  # type: ignore[no-any-return]
+        return dist.Normal(self.loc, self.scale).expand(batch_shape)
 
 
-def _hide(site: dict[str, Any]) -> bool:
+def _hide(site: Any) -> bool:
     return bool(site["type"] != "sample" or site["is_observed"] or site["name"] == "obs" or site_is_subsample(site))
 
 
@@ -191,7 +191,7 @@ class AutoMeanFieldNormal(AutoGuide):
         if init_rho is not None and not math.isfinite(init_rho):
             raise ValueError(f"init_rho={init_rho} is not finite: pass a number, for instance {DEFAULT_RHO}")
         _check_groups(groups)
-        super().__init__(model)
+        super().__init__(model)  # type: ignore[no-untyped-call]
         self._pyro_name = f"{type(self).__name__}{next(_SERIAL)}"
         self._options: dict[str, Any] = dict(
             init_loc=init_loc,
@@ -245,7 +245,7 @@ class AutoMeanFieldNormal(AutoGuide):
         for which in self._options["freeze"]:
             self.freeze(which)
 
-    def _check_site(self, name: str, site: dict[str, Any]) -> None:
+    def _check_site(self, name: str, site: Any) -> None:
         if site["fn"].support.is_discrete:
             raise ValueError(f"site {name!r} is discrete, so no Normal fits: enumerate it or write its guide by hand")
         for frame in site["cond_indep_stack"]:
@@ -257,7 +257,7 @@ class AutoMeanFieldNormal(AutoGuide):
                     f"sites only: move the site out of the plate or write an amortised guide for it"
                 )
 
-    def _lay(self, name: str, site: dict[str, Any], group: str, start: int) -> tuple[Tensor, _Place]:
+    def _lay(self, name: str, site: Any, group: str, start: int) -> tuple[Tensor, _Place]:
         fn = site["fn"]
         transform = biject_to(fn.support)
         value = initial_loc(self._options["init_loc"], fn, site["infer"].get("init", {}))
@@ -268,7 +268,7 @@ class AutoMeanFieldNormal(AutoGuide):
         place = _Place(group, start, start + loc.numel(), loc.shape, event_dim, None if real else transform, plates)
         return loc, place
 
-    def _initial_rho(self, site: dict[str, Any], loc: Tensor) -> Tensor:
+    def _initial_rho(self, site: Any, loc: Tensor) -> Tensor:
         options = self._options
         if options["init_rho"] is not None:
             sigma = F.softplus(loc.new_tensor(options["init_rho"], dtype=torch.float64))
@@ -305,7 +305,7 @@ class AutoMeanFieldNormal(AutoGuide):
         """Sample every site; takes the model's arguments and uses none of them once it is built."""
         if self.prototype_trace is None:
             self._setup_prototype(*args, **kwargs)
-        plates = self._create_plates(*args, **kwargs)
+        plates = self._create_plates(*args, **kwargs)  # type: ignore[no-untyped-call]
         flats: dict[str, tuple[Tensor, Tensor]] = {}
         pieces: dict[str, Any] = {}
         for group, sizes in self._sizes.items():
@@ -320,20 +320,20 @@ class AutoMeanFieldNormal(AutoGuide):
             with ExitStack() as stack:
                 for plate in place.plates:
                     stack.enter_context(plates[plate])
-                fn = _Presampled(loc, scale, draw)
+                fn: Any = _Presampled(loc, scale, draw)
                 if place.transform is None:
                     fn = fn.to_event(place.event_dim)
                     flat = FlatSlice(*flats[place.group], place.start, place.stop)
-                    result[name] = pyro.sample(name, fn, infer={"flat": flat})
+                    result[name] = pyro.sample(name, fn, infer=cast(Any, {"flat": flat}))
                 else:
                     result[name] = pyro.sample(name, self._transformed(fn, place))
         return result
 
     @staticmethod
-    def _transformed(fn: Distribution, place: _Place) -> Distribution:
+    def _transformed(fn: Any, place: _Place) -> Any:
         pushed = dist.TransformedDistribution(fn, [place.transform])
         shift = place.transform.domain.event_dim - place.transform.codomain.event_dim
-        return pushed.to_event(place.event_dim - shift - pushed.event_dim)  # type: ignore[no-any-return]
+        return pushed.to_event(place.event_dim - shift - pushed.event_dim)
 
     # -- looking at it -------------------------------------------------------------------------------------------
 

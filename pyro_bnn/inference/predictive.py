@@ -11,7 +11,7 @@ time; nothing here grows with S.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias, cast, final
 
 import pyro.poutine as poutine
 import torch
@@ -69,8 +69,9 @@ def evaluation_mode(*modules: Any) -> Iterator[None]:
 
 def observation(model: Callable[..., Any], latents: dict[str, Tensor], x: Tensor) -> Distribution:
     """Return the distribution of the site `obs` given the latent values and inputs x (B, ...)."""
-    if hasattr(model, "observation"):
-        return model.observation(x, latents)  # type: ignore[no-any-return]
+    known = getattr(model, "observation", None)
+    if known is not None:
+        return cast(Distribution, known(x, latents))
     trace = poutine.trace(poutine.condition(model, data=latents)).get_trace(x)
     if "obs" not in trace.nodes:
         raise ValueError("the model has no site 'obs': name its observed site so to predict with it")
@@ -104,7 +105,7 @@ def _latents(guide: Callable[..., Any], x: Tensor, plug_in: bool) -> dict[str, T
             raise ValueError(f"{type(guide).__name__} has no median(): a plug-in prediction needs a point to plug in")
         return dict(guide.median(x))
     trace = poutine.trace(guide).get_trace(x)
-    return {name: trace.nodes[name]["value"] for name in trace.stochastic_nodes}
+    return {name: cast(Tensor, trace.nodes[name]["value"]) for name in trace.stochastic_nodes}
 
 
 @torch.no_grad()
@@ -140,4 +141,4 @@ def observation_log_prob(draw: Draw, y: Tensor) -> Tensor:
     if isinstance(draw, ClassDraw):
         return draw.log_probs.gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
     target = y.unsqueeze(-1) if y.dim() == 1 else y
-    return torch.distributions.Normal(draw.mean, draw.sd).log_prob(target).sum(-1)
+    return cast(Tensor, torch.distributions.Normal(draw.mean, draw.sd).log_prob(target)).sum(-1)

@@ -186,7 +186,8 @@ class _Step:
     """One optimization step with any ELBO, without a read-back from the device when the ELBO returns tensors."""
 
     def __init__(self, model: Any, guide: Any, optim: PyroOptim, elbo: ELBO, num_data: int) -> None:
-        self.model, self.guide, self.optim, self.elbo = model, guide, optim, elbo
+        self.model, self.guide, self.optim = model, guide, optim
+        self.elbo: Any = elbo
         self.per_datum = per_datum(num_data)
         self.in_tensors = hasattr(elbo, "step_tensors")
 
@@ -207,7 +208,7 @@ class _Step:
         recorder = _NllRecorder()
         with recorder, poutine.trace(param_only=True) as capture:
             loss = self.elbo.loss_and_grads(self.model, self.guide, *batch)
-        sites = sorted(capture.trace.nodes.items())
+        sites: list[tuple[str, Any]] = sorted(capture.trace.nodes.items())
         params = list({id(p): p for p in (site["value"].unconstrained() for _, site in sites)}.values())
         nll = torch.zeros(()) if recorder.nll is None else recorder.nll / self.elbo.num_particles
         return torch.as_tensor(loss), nll, params
@@ -252,7 +253,8 @@ def _inspect(model: Any, guide: Any, batch: Sequence[Tensor], n: int) -> dict[st
     unseen = [name for name in trace.nodes if name in weights.nodes and trace.nodes[name]["type"] == "sample"]
     if not unseen:
         raise ValueError("guide and model share no latent site: was the guide built for another model?")
-    return {name: site["value"].unconstrained() for name, site in sorted(capture.trace.nodes.items())}
+    sites: list[tuple[str, Any]] = sorted(capture.trace.nodes.items())
+    return {name: site["value"].unconstrained() for name, site in sites}
 
 
 @contextmanager

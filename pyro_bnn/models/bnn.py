@@ -133,7 +133,7 @@ class BNN(PyroModule):
         for name, (value, constraint) in likelihood.parameters().items():
             setattr(self._modules["noise"], name, PyroParam(torch.tensor(value), constraint))
         self._name_parameters()
-        self._priors: dict[str, Distribution] = {}
+        self._priors: dict[str, Any] = {}
         self._hints: dict[str, dict[str, Any]] = {}  # what a guide may start from: fan_in and the network's own value
         self._priors_at: tuple[torch.device, torch.dtype] | None = None
         self._indices: dict[tuple[int, torch.device], Tensor] = {}
@@ -145,7 +145,7 @@ class BNN(PyroModule):
         """The copied network; the weights it holds are the ones it was built with."""
         return cast(nn.Module, self._modules["net"])
 
-    def priors(self) -> dict[str, Distribution]:
+    def priors(self) -> dict[str, Any]:
         """Return the prior of every random parameter by its name in the network."""
         first = self.template.get_parameter(self.random_names[0])
         place = (first.device, first.dtype)
@@ -163,7 +163,8 @@ class BNN(PyroModule):
         """Run the latent part of the program: sample every random parameter from its prior."""
         priors = self.priors()
         return {
-            name: pyro.sample(f"net.{name}", prior, infer={"init": self._hints[name]}) for name, prior in priors.items()
+            name: pyro.sample(f"net.{name}", prior, infer=cast(Any, {"init": self._hints[name]}))
+            for name, prior in priors.items()
         }
 
     def forward(self, x: Tensor, y: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
@@ -176,14 +177,14 @@ class BNN(PyroModule):
         """
         sampled = self.sample_weights()
         output = self.output(x, sampled)  # (..., B, K)
-        noise = self._noise()
+        fn: Any = self.likelihood.distribution(output, self._noise())
         observed = None if y is None else self.likelihood.shape_target(y, output)
         with pyro.plate("data", self.num_data, subsample=self._subsample(x)):
             if weights is None:
-                pyro.sample("obs", self.likelihood.distribution(output, noise), obs=observed)
+                pyro.sample("obs", fn, obs=observed)
             else:
                 with poutine.scale(scale=weights):
-                    pyro.sample("obs", self.likelihood.distribution(output, noise), obs=observed)
+                    pyro.sample("obs", fn, obs=observed)
         return output
 
     def output(self, x: Tensor, sampled: Mapping[str, Tensor]) -> Tensor:
@@ -204,7 +205,7 @@ class BNN(PyroModule):
         return output.reshape(*lead, *output.shape[1:])
 
     def observation(self, x: Tensor, latents: Mapping[str, Tensor]) -> Distribution:
-        """Return p(y | x, weights) for latent values by site name: the program without its handlers, to predict with."""
+        """Return p(y | x, weights) for latent values by site name, without running the program."""
         with self._pyro_context, poutine.block():
             output = self.output(x, {name: latents[f"net.{name}"] for name in self.random_names})
             return self.likelihood.distribution(output, self._noise())
@@ -222,6 +223,11 @@ class BNN(PyroModule):
             "random": list(self.random_names),
         }
 
+    def kept_tensors(self) -> set[str]:
+        """Return the names in the state dict that a saved posterior keeps: all but the initial weights."""
+        initial = {f"net.{name}" for name, _ in self.template.named_parameters(remove_duplicate=False)}
+        return set(self.state_dict()) - initial
+
     def _output_per_draw(self, x: Tensor, flat: Mapping[str, Tensor], fixed: Mapping[str, Tensor]) -> Tensor:
         template = self.template
 
@@ -230,7 +236,7 @@ class BNN(PyroModule):
 
         if self._vmaps and not _uses_batch_statistics(template):
             try:
-                return cast(Tensor, vmap(one, randomness="different")(dict(flat)))
+                return vmap(one, randomness="different")(dict(flat))
             except (RuntimeError, NotImplementedError):
                 self._vmaps = False  # a layer without a batching rule; an error of the network's own shows up below
         size = next(iter(flat.values())).shape[0]

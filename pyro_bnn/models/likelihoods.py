@@ -55,7 +55,7 @@ class Categorical(Likelihood):
     def distribution(self, output: Tensor, parameters: Mapping[str, Tensor] = _NO_PARAMETERS) -> Distribution:
         """Return Categorical over the last dimension of `output`, (..., B, K)."""
         logits = output if self.link == "softmax" else F.logsigmoid(output)
-        return dist.Categorical(logits=logits)  # type: ignore[no-any-return]
+        return dist.Categorical(logits=logits)
 
 
 @final

@@ -1,0 +1,181 @@
+"""The command pyro-bnn: one thin function per verb.
+
+A mistake is one line and exit code 2; `--debug` shows the traceback.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="pyro-bnn",
+    help="Bayesian neural networks as Pyro programs: train, score, predict.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+DataRoot = Annotated[Path | None, typer.Option(help="Folder of the data sets; default PYRO_BNN_DATA, else the cache.")]
+
+_ROWS = {
+    "accuracy": ("accuracy", "%"),
+    "pred_nll": ("predictive NLL", ""),
+    "brier": ("Brier score", ""),
+    "ece": ("ECE (15 bins)", ""),
+    "confidence": ("confidence", "%"),
+    "rmse": ("RMSE", ""),
+}
+_COLUMNS = {"plug_in": "plug-in", "one_draw": "1 sample (mean ± sd)", "s_draws": "{s} samples"}
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console()
+
+
+def _figure(column: dict[str, float], key: str, unit: str) -> str:
+    if key not in column:
+        return "-"
+    factor, digits = (100, 2) if unit == "%" else (1, 4)
+    text = f"{factor * column[key]:.{digits}f}"
+    if f"{key}_sd" in column:
+        text += f" ± {factor * column[f'{key}_sd']:.{digits}f}"
+    return f"{text} %" if unit == "%" else text
+
+
+def show_results(results: dict[str, Any]) -> None:
+    """Print the results table."""
+    from rich.table import Table
+
+    table = Table(
+        title=f"{results['recipe']} on {results['data']} (test), eta = {results['eta']:g}", title_style="bold"
+    )
+    table.add_column("")
+    columns = [key for key in _COLUMNS if key in results["test"]]
+    for key in columns:
+        table.add_column(_COLUMNS[key].format(s=results["num_samples"]), justify="right")
+    present = set(results["test"][columns[-1]])
+    rows = {**_ROWS, **{k: (k.replace("_", " "), "%") for k in sorted(present) if k.startswith("coverage")}}
+    for key, (label, unit) in rows.items():
+        if key in present:
+            table.add_row(label, *(_figure(results["test"][column], key, unit) for column in columns))
+    _console().print(table)
+
+
+def _free_folder(name: str) -> Path:
+    """Return runs/NAME, or runs/NAME-2 and so on if it is taken."""
+    path, count = Path("runs") / name, 1
+    while path.exists():
+        count += 1
+        path = Path("runs") / f"{name}-{count}"
+    return path
+
+
+@app.command("list")
+def list_names(
+    kind: Annotated[str | None, typer.Argument(help="One kind only: recipes, models, optimizers, ...")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show what there is: recipes, models, data, priors, guides, optimizers, posteriors, ..."""
+    from pyro_bnn.training import catalogue
+
+    names = catalogue()
+    if kind is not None:
+        if kind not in names:
+            raise ValueError(f"unknown kind {kind!r}; the kinds are {', '.join(names)}")
+        names = {kind: names[kind]}
+    if as_json:
+        typer.echo(json.dumps(names, indent=2))
+        return
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    for key, values in names.items():
+        table.add_row(f"[bold]{key}[/bold]", ", ".join(values) or "-")
+    _console().print(table)
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name (see `pyro-bnn list recipes`) or a .toml file.")],
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Change a key: --set optim.loc.lr=1e-3")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default runs/RECIPE.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run in --out.")] = False,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; the same as --set device=...")] = None,
+    data_root: DataRoot = None,
+) -> None:
+    """Train a recipe; leave a run folder and print the results table."""
+    from pyro_bnn.recipe import find_recipe, parse_settings
+
+    changes = parse_settings(settings or [])
+    if device is not None:
+        changes["device"] = device
+    chosen = find_recipe(recipe)
+    chosen.changed(changes)
+    if resume and out is None:
+        raise ValueError("--resume needs the run folder to go on with: add --out DIR")
+    folder = _free_folder(chosen.name) if out is None else out
+    from pyro_bnn.training import train as run_training
+
+    run = run_training(chosen, out=folder, data_root=data_root, resume=resume, **changes)
+    if not run.finished:
+        if run.history:
+            typer.echo(
+                f"interrupted after epoch {len(run.history)}; go on with the same command and --out {folder} --resume"
+            )
+        else:
+            typer.echo("interrupted before the first epoch was complete; nothing was written")
+        raise typer.Exit(130)
+    show_results(run.results)
+    seconds = run.results["seconds"]
+    typer.echo(f"trained in {seconds['train']:.1f} s, scored in {seconds['evaluate']:.1f} s; run folder: {folder}")
+
+
+@app.command()
+def evaluate(
+    run: Annotated[str, typer.Argument(help="A run folder or the name of a shipped posterior.")],
+    num_samples: Annotated[int | None, typer.Option(min=1, help="Draws; default as in the recipe.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    data_root: DataRoot = None,
+) -> None:
+    """Score a posterior once more on the test rows of its data."""
+    from pyro_bnn.training import evaluate as score
+
+    results = score(run, data_root=data_root, num_samples=num_samples)
+    if as_json:
+        typer.echo(json.dumps(results, indent=2))
+    else:
+        show_results(results)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    given = [argument for argument in given if argument != "--debug"]
+    try:
+        code = app(given, prog_name="pyro-bnn", standalone_mode=True)
+    except SystemExit as stop:
+        code = stop.code
+    except (ValueError, TypeError, FileNotFoundError, RuntimeError, OSError) as error:
+        if debug:
+            raise
+        line = " ".join(str(error).split()) or type(error).__name__
+        print(f"pyro-bnn: {line}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("pyro-bnn: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os._exit(0)
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,352 @@
+"""
+Posterior: what training leaves. A fitted guide with its model; it predicts, is scored, saved and loaded.
+
+Saved is a folder with `posterior.safetensors` (every tensor) and `posterior.json` (how model and guide were built, and
+what the numbers mean), never a pickle. A posterior of a network that says how it was built loads on its own; that of a
+hand-written program loads into the program: `Posterior.load(path, model=program)`.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import pyro
+import pyro.poutine as poutine
+import torch
+from safetensors.torch import load as safetensors_load
+from safetensors.torch import save as safetensors_save
+from torch import Tensor, nn
+
+from pyro_bnn.analysis.metrics import (
+    ClassificationAccumulator,
+    PredictiveAccumulator,
+    RegressionAccumulator,
+    classification_table,
+    regression_table,
+)
+from pyro_bnn.data.standardise import Standardiser
+from pyro_bnn.inference.checkpoint import atomic_write, parameters_of, restore_parameters
+from pyro_bnn.inference.predictive import CHUNK, ClassDraw, Draw, RealDraw, predictive_draws
+from pyro_bnn.version import __version__
+
+__all__ = ["Posterior", "RealPrediction", "Uncertainty"]
+
+FORMAT = 1
+TENSORS = "posterior.safetensors"
+DESCRIPTION = "posterior.json"
+
+
+@final
+@dataclass(frozen=True)
+class Uncertainty:
+    """
+    What is uncertain about each row, in nats for classes (N,), as variances for numbers (N,) or (N, D).
+
+    `total` is the entropy (variance) of the averaged predictive, `aleatoric` the mean entropy (noise variance) of
+    single draws, `epistemic` the rest: the mutual information of label and weights (variance of the mean over draws).
+    """
+
+    total: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+
+
+@final
+@dataclass(frozen=True)
+class RealPrediction:
+    """Mean and standard deviation of the predictive, (N,) or (N, D), in the units of the targets."""
+
+    mean: Tensor
+    sd: Tensor
+
+
+def _free_names() -> tuple[str, ...]:
+    """Return the names in Pyro's store that no numbered model or guide of this library owns."""
+    return tuple(n for n in pyro.get_param_store() if not re.match(r"[A-Za-z]+\d+\.", n))
+
+
+@final
+class Posterior:
+    """
+    A fitted guide with its model.
+
+    :param model: the Pyro program; its observed site is called `obs`.
+    :param guide: the fitted guide.
+    :param info: plain data about both: recipe, data, class names, standardisers, eta, temperature, ...
+    """
+
+    def __init__(
+        self, model: Callable[..., Any], guide: Callable[..., Any], info: Mapping[str, Any] | None = None
+    ) -> None:
+        self.model = model
+        self.guide = guide
+        self.info: dict[str, Any] = dict(info or {})
+        self._pending: dict[str, dict[str, Tensor]] | None = None
+
+    # -- predicting ----------------------------------------------------------------------------------------------
+
+    def standardise(self, x: Tensor) -> Tensor:
+        """Put raw inputs on the scale that the model was trained on."""
+        saved = self.info.get("standardiser")
+        return x if saved is None else Standardiser.from_dict(saved).apply(x)
+
+    @torch.no_grad()
+    def predict(
+        self, x: Any, num_samples: int = 100, *, chunk: int = CHUNK, seed: int | None = None
+    ) -> Tensor | RealPrediction:
+        """
+        Return the averaged predictive for inputs on the model's scale (see `standardise`).
+
+        Probabilities (N, K) for classes; `.mean` and `.sd` for numbers. Memory does not grow with `num_samples`.
+
+        :param chunk: rows per forward pass.
+        :param seed: fixes the draws and leaves the global random state alone.
+        """
+        summary = self._summary(x, num_samples, chunk, seed)
+        if isinstance(summary, PredictiveAccumulator):
+            return summary.log_probs.exp().float()  # (N, K)
+        return RealPrediction(summary.mean.float(), summary.sd.float())
+
+    @torch.no_grad()
+    def draws(self, x: Any, num_samples: int = 20, *, chunk: int = CHUNK, seed: int | None = None) -> Tensor:
+        """Return one row of predictions per weight sample: probabilities (S, N, K), or means (S, N, D)."""
+        with self._seeded(seed):
+            found = [
+                d.log_probs.exp() if isinstance(d, ClassDraw) else self._real(d)[0]
+                for d in self._draws(x, num_samples, chunk)
+            ]
+        return torch.stack(found)
+
+    @torch.no_grad()
+    def uncertainty(
+        self, x: Any, num_samples: int = 100, *, chunk: int = CHUNK, seed: int | None = None
+    ) -> Uncertainty:
+        """Return total, aleatoric and epistemic uncertainty of every row."""
+        summary = self._summary(x, num_samples, chunk, seed)
+        if isinstance(summary, PredictiveAccumulator):
+            return Uncertainty(summary.total, summary.aleatoric, summary.epistemic)
+        return Uncertainty(summary.aleatoric + summary.epistemic, summary.aleatoric, summary.epistemic)
+
+    @torch.no_grad()
+    def evaluate(
+        self, x: Any, y: Tensor, num_samples: int = 100, *, chunk: int = CHUNK, seed: int = 0
+    ) -> dict[str, dict[str, float]]:
+        """Return the results table: the columns plug_in (the guide's median), one_draw (mean and sd) and s_draws."""
+        x = torch.as_tensor(x)
+        if len(x) != len(y):
+            raise ValueError(f"x has {len(x)} rows and y has {len(y)}: pass one label per row")
+        with self._seeded(seed):
+            point = None
+            if hasattr(self.guide, "median"):
+                point = next(iter(self._draws(x, 1, chunk, plug_in=True)))
+            draws = self._draws(x, num_samples, chunk)
+            if y.is_floating_point():
+                target = self._units(y)
+                real = RegressionAccumulator(target)
+                for draw in draws:
+                    real.update(*(t.reshape(target.shape) for t in self._real(draw)))
+                plug = None if point is None else tuple(t.reshape(target.shape) for t in self._real(point))
+                return regression_table(plug, real)  # type: ignore[arg-type]
+            classes = ClassificationAccumulator(y.long())
+            for draw in draws:
+                classes.update(self._log_probs(draw))
+            return classification_table(None if point is None else self._log_probs(point), classes)
+
+    def _draws(self, x: Any, num_samples: int, chunk: int, *, plug_in: bool = False) -> Any:
+        x = self._inputs(x)
+        if self._pending is not None:
+            self._fill(x)
+        return predictive_draws(self.model, self.guide, x, num_samples, chunk=chunk, plug_in=plug_in)
+
+    def _inputs(self, x: Any) -> Tensor:
+        if isinstance(x, np.ndarray):
+            x = torch.from_numpy(x)
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x is a {type(x).__name__}; pass a tensor or a NumPy array of inputs (N, ...)")
+        shape = self.info.get("input_shape")
+        if shape is not None and list(x.shape[1:]) != list(shape):
+            raise ValueError(
+                f"x has shape {tuple(x.shape)}; this posterior takes inputs of shape (N, {', '.join(map(str, shape))})"
+            )
+        if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+            raise ValueError("x contains NaN or infinity: clean or mask those rows first")
+        like = next(iter(self.guide.parameters()), None) if isinstance(self.guide, nn.Module) else None
+        return x if like is None else x.to(like.device, like.dtype if x.is_floating_point() else x.dtype)
+
+    def _summary(
+        self, x: Any, num_samples: int, chunk: int, seed: int | None
+    ) -> "PredictiveAccumulator | RegressionAccumulator":
+        classes, real = PredictiveAccumulator(), None
+        with self._seeded(seed):
+            for draw in self._draws(x, num_samples, chunk):
+                if isinstance(draw, ClassDraw):
+                    classes.update(draw.log_probs)
+                else:
+                    mean, sd = self._real(draw)
+                    real = RegressionAccumulator(torch.zeros_like(mean)) if real is None else real
+                    real.update(mean, sd)
+        return classes if real is None else real
+
+    def _seeded(self, seed: int | None) -> Any:
+        return _Seeded(seed)
+
+    @staticmethod
+    def _log_probs(draw: Draw) -> Tensor:
+        if not isinstance(draw, ClassDraw):
+            raise ValueError("the labels are classes but the model predicts numbers: pass floating-point targets")
+        return draw.log_probs
+
+    def _real(self, draw: Draw) -> tuple[Tensor, Tensor]:
+        """Mean and sd (N,) or (N, D) in the units of the targets."""
+        if not isinstance(draw, RealDraw):
+            raise ValueError("the targets are numbers but the model predicts classes: pass integer labels")
+        mean, sd = draw.mean, draw.sd.expand_as(draw.mean)
+        if mean.shape[-1] == 1:
+            mean, sd = mean.squeeze(-1), sd.squeeze(-1)
+        saved = self.info.get("y_standardiser")
+        if saved is None:
+            return mean, sd
+        scale = Standardiser.from_dict(saved)
+        return scale.invert(mean), scale.invert_sd(sd)
+
+    def _units(self, y: Tensor) -> Tensor:
+        saved = self.info.get("y_standardiser")
+        return y if saved is None else Standardiser.from_dict(saved).invert(y)
+
+    # -- saving --------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> Path:
+        """Write the folder `path` with all that `load` needs."""
+        if self._pending is not None:
+            raise RuntimeError(
+                "this posterior waits for its first prediction to take up its tensors: predict once, then save"
+            )
+        folder = Path(path)
+        state = parameters_of(self.model, self.guide, _free_names())
+        if hasattr(self.model, "kept_tensors"):
+            state["model"] = {n: t for n, t in state["model"].items() if n in self.model.kept_tensors()}
+        flat = {f"{part}:{name}": t.contiguous() for part, tensors in state.items() for name, t in tensors.items()}
+        description = {
+            "format": FORMAT,
+            "library_version": __version__,
+            "model": _spec(self.model),
+            "guide": _spec(self.guide),
+            "info": self.info,
+        }
+        text = json.dumps(description, indent=2, allow_nan=False)
+        with atomic_write(folder / TENSORS) as file:
+            file.write(safetensors_save(flat))
+        with atomic_write(folder / DESCRIPTION) as file:
+            file.write(text.encode())
+        return folder
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        model: Callable[..., Any] | None = None,
+        guide: Callable[..., Any] | None = None,
+        *,
+        build_model: Callable[[dict[str, Any]], Any] | None = None,
+        build_guide: Callable[[dict[str, Any], Any], Any] | None = None,
+    ) -> "Posterior":
+        """
+        Read a folder that `save` wrote.
+
+        :param model: the program, where the folder does not say how to build it.
+        :param guide: likewise the guide.
+        :param build_model: makes a model from its description.
+        :param build_guide: makes a guide from its description and the model.
+        """
+        folder = Path(path)
+        description = describe(folder)
+        model = _obtain("model", model, description["model"], build_model, folder)
+        guide = _obtain("guide", guide, description["guide"], lambda spec: _build(build_guide, spec, model), folder)
+        state: dict[str, dict[str, Tensor]] = {"model": {}, "guide": {}, "store": {}}
+        for key, tensor in safetensors_load((folder / TENSORS).read_bytes()).items():
+            part, _, name = key.partition(":")
+            state[part][name] = tensor
+        posterior = cls(model, guide, description["info"])
+        posterior._pending = state
+        if getattr(guide, "prototype_trace", None) is not None and not state["store"]:
+            posterior._fill(None)
+        return posterior
+
+    def _fill(self, x: Tensor | None) -> None:
+        """Put the saved tensors in place; a program that builds itself on its first call is called on one row first."""
+        state, self._pending = self._pending, None
+        assert state is not None
+        if x is not None:
+            with torch.random.fork_rng(), torch.no_grad(), poutine.block():
+                trace = poutine.trace(self.guide).get_trace(x[:1])
+                poutine.replay(self.model, trace=trace)(x[:1])
+        if hasattr(self.model, "kept_tensors") and isinstance(self.model, nn.Module):
+            state["model"] = {**self.model.state_dict(), **state["model"]}
+        for part, program in (("model", self.model), ("guide", self.guide)):
+            if isinstance(program, nn.Module):
+                _check_names(part, set(program.state_dict()), set(state[part]))
+        restore_parameters(self.model, self.guide, state)
+
+
+@final
+class _Seeded:
+    """Draw from a seed and put the global random state back; with None, draw from the global one."""
+
+    def __init__(self, seed: int | None) -> None:
+        self.seed = seed
+        self._fork: Any = None
+
+    def __enter__(self) -> None:
+        if self.seed is not None:
+            self._fork = torch.random.fork_rng()
+            self._fork.__enter__()
+            torch.manual_seed(self.seed)
+
+    def __exit__(self, *exception: Any) -> None:
+        if self._fork is not None:
+            self._fork.__exit__(*exception)
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """Return the description of a saved posterior; say plainly if `folder` is not one."""
+    if not (folder / DESCRIPTION).is_file() or not (folder / TENSORS).is_file():
+        raise FileNotFoundError(
+            f"{folder} holds no posterior: it needs {DESCRIPTION} and {TENSORS}, as Posterior.save or a finished "
+            f"training writes them"
+        )
+    description = json.loads((folder / DESCRIPTION).read_text())
+    if description.get("format") != FORMAT:
+        raise ValueError(f"{folder} has format {description.get('format')!r}; this version reads format {FORMAT}")
+    return description  # type: ignore[no-any-return]
+
+
+def _spec(program: Any) -> dict[str, Any] | None:
+    return program.spec() if hasattr(program, "spec") else None
+
+
+def _build(build_guide: Any, spec: dict[str, Any], model: Any) -> Any:
+    return None if build_guide is None else build_guide(spec, model)
+
+
+def _obtain(what: str, given: Any, spec: Any, build: Callable[[dict[str, Any]], Any] | None, folder: Path) -> Any:
+    if given is not None:
+        return given
+    built = None if spec is None or build is None else build(spec)
+    if built is None:
+        raise ValueError(
+            f"{folder} does not say how its {what} was built, as a hand-written one cannot: pass {what}= the program"
+        )
+    return built
+
+
+def _check_names(part: str, expected: set[str], found: set[str]) -> None:
+    if expected != found:
+        missing, extra = sorted(expected - found), sorted(found - expected)
+        raise ValueError(
+            f"the saved {part} is another one: missing {missing[:5]}, unexpected {extra[:5]}; pass the {part} it was "
+            f"saved from"
+        )

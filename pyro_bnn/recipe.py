@@ -1,0 +1,238 @@
+"""
+Recipe: the names and numbers of one training, validated.
+
+The catalogue is `recipes/*.toml`; a recipe also comes from a file of the user's or from keyword arguments. Names are
+checked against what exists when the training is assembled, numbers are checked here.
+"""
+
+import difflib
+import sys
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["OptimRecipe", "Recipe", "find_recipe", "parse_settings", "recipe_names"]
+
+
+def _named(value: Any) -> Any:
+    """Let a bare name stand for a table with that name."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _check_named(value: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(value.get("name"), str):
+        raise ValueError("a table needs the key 'name'")
+    return value
+
+
+Named = Annotated[dict[str, Any], BeforeValidator(_named), Field(min_length=1)]
+KL = str | dict[str, Any] | list[str | dict[str, Any]]
+
+
+class OptimRecipe(BaseModel):
+    """An optimizer for the means, one for the standard deviations, and one for all else (default: as the means)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    loc: Named = {"name": "adam", "lr": 1e-3}
+    scale: Named = {"name": "adam", "lr": 1e-3}
+    other: Named = {"name": "adam", "lr": 1e-3}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _other_follows_loc(cls, values: Any) -> Any:
+        if isinstance(values, str):
+            values = {"loc": values, "scale": values}
+        if isinstance(values, dict) and "loc" in values and "other" not in values:
+            values = {**values, "other": values["loc"]}
+        return values
+
+    @model_validator(mode="after")
+    def _check(self) -> "OptimRecipe":
+        for group in ("loc", "scale", "other"):
+            table = _check_named(getattr(self, group))
+            for key in ("lr", "final_lr", "lr_sgd"):
+                rate = table.get(key)
+                if rate is not None and not (isinstance(rate, (int, float)) and rate > 0):
+                    raise ValueError(f"optim.{group}.{key}={rate!r} is not a learning rate: pass a number above 0")
+        return self
+
+
+class Recipe(BaseModel):
+    """One training: what, on which data, how, and how long."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = "custom"
+    description: str = ""
+    source: str = ""
+    model: str
+    model_args: dict[str, Any] = {}
+    data: str
+    data_args: dict[str, Any] = {}
+    augment: str = "none"
+    val_fraction: float = Field(0.1, ge=0, lt=1)
+    prior: Named = {"name": "kaiming"}
+    likelihood: Named = {"name": "auto"}
+    guide: Named = {"name": "mean_field"}
+    posterior: Named = {"name": "svi"}
+    estimator: Named = {"name": "analytic"}
+    kl: KL = "uniform"
+    eta: float = Field(1.0, gt=0)
+    temperature: float = Field(1.0, gt=0)
+    optim: OptimRecipe = OptimRecipe()
+    schedule: Named = {"name": "constant"}
+    epochs: int = Field(10, ge=1)
+    batch_size: int = Field(100, ge=1)
+    patience: int = Field(0, ge=0, description="epochs without a better validation NLL before stopping; 0 is never")
+    val_samples: int = Field(1, ge=1)
+    seed: int = Field(0, ge=0)
+    num_samples: int = Field(100, ge=1)
+    device: str = "cpu"
+    budget: Literal["cpu", "paper"] = "cpu"
+
+    @model_validator(mode="after")
+    def _check(self) -> "Recipe":
+        if self.eta != 1 and self.temperature != 1:
+            raise ValueError(
+                f"eta={self.eta} and temperature={self.temperature}: a posterior is tempered or cold, not both"
+            )
+        if self.patience and not self.val_fraction:
+            raise ValueError(f"patience={self.patience} needs validation rows: set val_fraction above 0")
+        for key in ("prior", "likelihood", "guide", "posterior", "estimator", "schedule"):
+            _check_named(getattr(self, key))
+        return self
+
+    @classmethod
+    def build(cls, values: Mapping[str, Any]) -> "Recipe":
+        """Validate a dictionary; an error is one line with the key, the value and what is allowed."""
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise ValueError(_one_line(error)) from None
+
+    @classmethod
+    def from_toml(cls, text: str, name: str = "custom") -> "Recipe":
+        """Read a recipe from TOML."""
+        try:
+            values = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"recipe {name!r} is not TOML: {error}") from None
+        return cls.build({"name": name, **values})
+
+    def to_toml(self) -> str:
+        """Write the recipe with every default spelled out."""
+        return tomli_w.dumps(self.model_dump())
+
+    def changed(self, settings: Mapping[str, Any]) -> "Recipe":
+        """Return the recipe with other values; keys may be dotted (`optim.loc.lr`)."""
+        values = self.model_dump()
+        follow = values["optim"]["other"] == values["optim"]["loc"] and not any(
+            k.startswith("optim.other") for k in settings
+        )
+        for key, value in settings.items():
+            _put(values, key, value)
+        if follow:
+            values["optim"].pop("other", None)
+        return Recipe.build(values)
+
+
+def _put(values: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    _check_key(path[0] if path else last)
+    table: Any = values
+    for part in path:
+        inner = table.get(part)
+        if isinstance(inner, str):
+            inner = {"name": inner}
+        if not isinstance(inner, dict):
+            if inner is not None:
+                raise ValueError(f"{key}={value!r}: {part!r} is {inner!r} and has no keys of its own")
+            inner = {}
+        table[part] = inner
+        table = inner
+    renamed = last == "name" and table.get("name") != value and path
+    if renamed:  # another optimizer or prior: the old one's numbers, but for the rate, do not carry over
+        kept = {"lr": table["lr"]} if "lr" in table else {}
+        table.clear()
+        table.update(kept)
+    table[last] = value
+
+
+def _check_key(key: str) -> None:
+    if key not in Recipe.model_fields:
+        raise ValueError(
+            f"unknown recipe key {key!r}{_suggest(key, list(Recipe.model_fields))}; "
+            f"the keys are {', '.join(Recipe.model_fields)}"
+        )
+
+
+def _suggest(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def _one_line(error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors():
+        key = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            _check_key(key)
+        message = problem["msg"].removeprefix("Value error, ")
+        message = message[0].lower() + message[1:]
+        if problem["type"] == "value_error":
+            lines.append(message)
+        elif problem["type"] == "missing":
+            lines.append(f"recipe key {key!r} is required: add it")
+        else:
+            lines.append(f"{key}={problem['input']!r}: {message}")
+    return "; ".join(lines)
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the catalogue."""
+    folder = files("pyro_bnn") / "recipes"
+    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
+
+
+def find_recipe(name: "str | Path | Recipe") -> Recipe:
+    """Return a recipe by its name in the catalogue, from a .toml file, or as it is."""
+    if isinstance(name, Recipe):
+        return name
+    if str(name).endswith(".toml"):
+        path = Path(name)
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"no recipe file {path}; give an existing .toml or one of {', '.join(recipe_names())}"
+            )
+        return Recipe.from_toml(path.read_text(), path.stem)
+    known = recipe_names()
+    if name not in known:
+        raise ValueError(
+            f"unknown recipe {str(name)!r}{_suggest(str(name), known)}; the recipes are {', '.join(known)}, "
+            f"or give a .toml file"
+        )
+    return Recipe.from_toml((files("pyro_bnn") / "recipes" / f"{name}.toml").read_text(), str(name))
+
+
+def parse_settings(settings: list[str]) -> dict[str, Any]:
+    """Read `key=value` arguments; a value is TOML where it can be (numbers, lists, true), else text."""
+    parsed: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key:
+            raise ValueError(f"--set {setting!r} is not of the form key=value, e.g. --set optim.loc.lr=1e-3")
+        try:
+            parsed[key.strip()] = tomllib.loads(f"v = {text}")["v"]
+        except tomllib.TOMLDecodeError:
+            parsed[key.strip()] = text.strip()
+    return parsed

@@ -1,0 +1,485 @@
+"""
+Recipe -> Run: the one file where all rooms meet, and the one with the tables of names.
+
+A run folder holds `recipe.toml` (resolved: no default left implicit), `metrics.jsonl` (a line per epoch),
+`checkpoint/` (last and best on validation), `posterior.safetensors` with `posterior.json`, and `results.json`.
+Everything is built and checked before the folder is made, and every file is replaced in one step.
+"""
+
+import json
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, cast, final
+
+import pyro
+import torch
+from pyro.infer import ELBO
+from pyro.optim import PyroOptim
+from torch import nn
+
+from pyro_bnn.data import AUGMENTATIONS, DATASETS, Data, load_data
+from pyro_bnn.guides import AutoMeanFieldNormal
+from pyro_bnn.inference.checkpoint import atomic_write, load_state, parameters_of, restore_parameters, save_state
+from pyro_bnn.inference.elbo import ESTIMATORS as PYRO_ESTIMATORS
+from pyro_bnn.inference.elbo import TraceColdPosterior_ELBO
+from pyro_bnn.inference.kl import KL_WEIGHTS, KLWeight, from_spec, tempered
+from pyro_bnn.inference.svi import Callback, FitState, fit
+from pyro_bnn.models import BNN, MLP, LeNet5, Perceptron, likelihoods, priors
+from pyro_bnn.optim import OPTIMIZERS, PerSite
+from pyro_bnn.optim.schedules import SCHEDULES
+from pyro_bnn.posterior import Posterior, describe
+from pyro_bnn.recipe import Recipe, find_recipe, recipe_names
+from pyro_bnn.version import __version__
+
+__all__ = ["Assembly", "Run", "assemble", "catalogue", "evaluate", "load", "train"]
+
+
+# -- names -------------------------------------------------------------------------------------------------------
+
+
+def _image_args(data: Data) -> dict[str, Any]:
+    if len(data.input_shape) != 3:
+        raise ValueError(f"data {data.name!r} has inputs of shape {data.input_shape}, not images: use model='mlp'")
+    channels, height, width = data.input_shape
+    if height != width:
+        raise ValueError(f"data {data.name!r} has images of {height}x{width}; this network takes square ones")
+    return {"in_channels": channels, "num_classes": data.num_outputs, "image_size": height}
+
+
+def _flat_args(data: Data) -> dict[str, Any]:
+    return {"in_features": int(torch.Size(data.input_shape).numel()), "out_features": data.num_outputs}
+
+
+NETWORKS: dict[str, tuple[type[nn.Module], Callable[[Data], dict[str, Any]]]] = {
+    "lenet5": (LeNet5, _image_args),
+    "mlp": (MLP, _flat_args),
+    "perceptron": (Perceptron, _flat_args),
+}
+
+PRIORS: dict[str, type[priors.Prior]] = {
+    "normal": priors.Normal,
+    "kaiming": priors.Kaiming,
+    "xavier": priors.Xavier,
+    "fan_in": priors.FanIn,
+    "laplace": priors.Laplace,
+    "scale_mixture": priors.ScaleMixture,
+}
+
+LIKELIHOODS: dict[str, type[likelihoods.Likelihood]] = {
+    "categorical": likelihoods.Categorical,
+    "bernoulli": likelihoods.Bernoulli,
+    "gaussian": likelihoods.Gaussian,
+    "learned_gaussian": likelihoods.LearnedGaussian,
+    "heteroscedastic_gaussian": likelihoods.HeteroscedasticGaussian,
+}
+
+GUIDES: dict[str, Callable[..., Any]] = {"mean_field": AutoMeanFieldNormal}
+
+ESTIMATORS: dict[str, Callable[..., ELBO]] = {**PYRO_ESTIMATORS}
+
+POSTERIORS: tuple[str, ...] = ("svi",)
+
+
+def catalogue() -> dict[str, list[str]]:
+    """Return every name a recipe can use, by kind."""
+    return {
+        "recipes": recipe_names(),
+        "models": sorted(NETWORKS),
+        "data": list(DATASETS),
+        "priors": sorted(PRIORS),
+        "likelihoods": sorted(LIKELIHOODS),
+        "guides": sorted(GUIDES),
+        "estimators": sorted(ESTIMATORS),
+        "kl": sorted(KL_WEIGHTS),
+        "optimizers": sorted(OPTIMIZERS),
+        "schedules": sorted(SCHEDULES),
+        "augmentations": sorted(AUGMENTATIONS),
+        "posteriors": shipped_posteriors(),
+    }
+
+
+def _look_up(kind: str, name: Any, table: Mapping[str, Any]) -> Any:
+    if name not in table:
+        raise ValueError(f"unknown {kind} {name!r}; choose one of {', '.join(sorted(table))}")
+    return table[name]
+
+
+def _construct(kind: str, spec: Mapping[str, Any], table: Mapping[str, Callable[..., Any]], *args: Any) -> Any:
+    """Build what `spec` = {name, numbers...} describes."""
+    numbers = {key: value for key, value in spec.items() if key != "name"}
+    make = _look_up(kind, spec["name"], table)
+    try:
+        return make(*args, **numbers)
+    except TypeError as error:
+        raise ValueError(f"{kind} {spec['name']!r} with {numbers}: {error}") from error
+
+
+def _by_class(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same constructors by the names of their classes, as specs of fitted objects use them."""
+    return {value.__name__: value for value in table.values()}
+
+
+def build_prior(spec: Mapping[str, Any]) -> priors.Prior:
+    """Build a prior from the description a posterior carries."""
+    if spec["name"] == "PerLayer":
+        rules = {pattern: build_prior(rule) for pattern, rule in spec["rules"].items()}
+        return priors.PerLayer(rules, build_prior(spec["default"]))
+    return _construct("prior", spec, _by_class(PRIORS))  # type: ignore[no-any-return]
+
+
+def build_model(spec: Mapping[str, Any]) -> BNN:
+    """Build a BNN from the description a posterior carries."""
+    return BNN(
+        _construct("model", spec["net"], _by_class({name: cls for name, (cls, _) in NETWORKS.items()})),
+        build_prior(spec["prior"]),
+        _construct("likelihood", spec["likelihood"], _by_class(LIKELIHOODS)),
+        spec["num_data"],
+        random=spec["random"],
+    )
+
+
+def build_guide(spec: Mapping[str, Any], model: Any) -> Any:
+    """Build a guide for `model` from the description a posterior carries."""
+    return _construct("guide", spec, _by_class(GUIDES), model)
+
+
+# -- assembling --------------------------------------------------------------------------------------------------
+
+
+@final
+@dataclass
+class Assembly:
+    """Everything a recipe names, built and checked, ready to train."""
+
+    recipe: Recipe
+    data: Data
+    model: BNN
+    guide: Any
+    optim: PyroOptim
+    elbo: ELBO
+    kl: KLWeight
+    augment: Callable[..., Any] | None
+
+
+def resolve(recipe: Recipe, data: Data) -> Recipe:
+    """Return the recipe with what follows from the data spelled out: the network's sizes and the likelihood."""
+    _, sizes = _look_up("model", recipe.model, NETWORKS)
+    likelihood = dict(recipe.likelihood)
+    if likelihood["name"] == "auto":
+        likelihood["name"] = "categorical" if data.task == "classification" else "learned_gaussian"
+    args = sizes(data)
+    if likelihood["name"] == "heteroscedastic_gaussian" and "out_features" in args:
+        args["out_features"] *= 2
+    if likelihood["name"] == "bernoulli" and "out_features" in args:
+        args["out_features"] = 1
+    return recipe.changed({"model_args": {**args, **recipe.model_args}, "likelihood": likelihood})
+
+
+def _optimizer(recipe: Recipe) -> PyroOptim:
+    schedule = dict(recipe.schedule)
+
+    def one(table: Mapping[str, Any]) -> PyroOptim:
+        numbers = {key: value for key, value in table.items() if key not in ("name", "schedule")}
+        own = table.get("schedule", schedule)
+        own = {"name": own} if isinstance(own, str) else own
+        if own["name"] == "twin_plateau":
+            return _construct("optimizer", {"name": table["name"]}, OPTIMIZERS, numbers)  # type: ignore[no-any-return]
+        made = _construct("schedule", own, SCHEDULES)
+        return cast(PyroOptim, _look_up("optimizer", table["name"], OPTIMIZERS)(numbers, schedule=made))
+
+    return PerSite(loc=one(recipe.optim.loc), scale=one(recipe.optim.scale), other=one(recipe.optim.other))
+
+
+def _estimator(recipe: Recipe) -> ELBO:
+    if recipe.temperature != 1:
+        if recipe.estimator["name"] != "analytic":
+            raise ValueError(
+                f"temperature={recipe.temperature} has a loss of its own and takes no estimator "
+                f"{recipe.estimator['name']!r}: leave estimator at 'analytic'"
+            )
+        return TraceColdPosterior_ELBO(temperature=recipe.temperature)
+    return _construct("estimator", recipe.estimator, ESTIMATORS)  # type: ignore[no-any-return]
+
+
+def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
+    """Build everything a recipe names; what does not exist or does not fit is refused here."""
+    _look_up("model", recipe.model, NETWORKS)
+    _look_up("guide", recipe.guide["name"], GUIDES)
+    _look_up("prior", recipe.prior["name"], PRIORS)
+    if recipe.likelihood["name"] != "auto":
+        _look_up("likelihood", recipe.likelihood["name"], LIKELIHOODS)
+    _look_up("posterior", recipe.posterior["name"], dict.fromkeys(POSTERIORS))
+    augment = _look_up("augment", recipe.augment, AUGMENTATIONS)
+    optim = _optimizer(recipe)
+    elbo = _estimator(recipe)
+    kl = from_spec(recipe.kl) * tempered(recipe.eta)
+    data = load_data(
+        recipe.data, root=data_root, val_fraction=recipe.val_fraction, seed=recipe.seed, **recipe.data_args
+    )
+    if recipe.batch_size > len(data.train):
+        raise ValueError(
+            f"batch_size={recipe.batch_size} is more than the {len(data.train)} training rows of {data.name!r}: "
+            f"pass 1 to {len(data.train)}"
+        )
+    recipe = resolve(recipe, data)
+    pyro.set_rng_seed(recipe.seed)
+    network, _ = NETWORKS[recipe.model]
+    net = _construct("model", {"name": recipe.model, **recipe.model_args}, {recipe.model: network})
+    prior = _construct("prior", recipe.prior, PRIORS)
+    likelihood = _construct("likelihood", recipe.likelihood, LIKELIHOODS)
+    model = BNN(net, prior, likelihood, len(data.train))
+    guide = _construct("guide", recipe.guide, GUIDES, model)
+    return Assembly(recipe, data, model, guide, optim, elbo, kl, None if recipe.augment == "none" else augment)
+
+
+def _info(parts: Assembly) -> dict[str, Any]:
+    data, recipe = parts.data, parts.recipe
+    return {
+        "recipe": recipe.model_dump(),
+        "data": data.name,
+        "task": data.task,
+        "input_shape": list(data.input_shape),
+        "class_names": None if data.class_names is None else list(data.class_names),
+        "standardiser": None if data.standardiser is None else data.standardiser.to_dict(),
+        "y_standardiser": None if data.y_standardiser is None else data.y_standardiser.to_dict(),
+        "num_data": len(data.train),
+        "eta": recipe.eta,
+        "temperature": recipe.temperature,
+        "posterior": recipe.posterior["name"],
+    }
+
+
+# -- the run folder ----------------------------------------------------------------------------------------------
+
+
+@final
+class RunFolder(Callback):
+    """Keep a run folder up to date: the recipe, a line per epoch, the last state and the best on validation."""
+
+    def __init__(self, path: Path, recipe: Recipe) -> None:
+        self.path = path
+        self.recipe = recipe
+
+    def epoch(self, state: FitState) -> None:
+        """Write the epoch."""
+        _write(self.path / "recipe.toml", self.recipe.to_toml())
+        _write(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in state.history))
+        if state.best is None or state.best["epoch"] == state.epoch:
+            best = parameters_of(state.model, state.guide, state.store_names)
+            save_state(self.path / "checkpoint" / "best.pt", {"epoch": state.epoch, "parameters": best})
+        save_state(self.path / "checkpoint" / "last.pt", state.state_dict())
+
+
+@final
+@dataclass
+class Run:
+    """A finished training: its folder, recipe, posterior, results table and history."""
+
+    path: Path | None
+    recipe: Recipe
+    posterior: Posterior
+    results: dict[str, Any]
+    history: list[dict[str, Any]] = field(default_factory=list)
+    finished: bool = True
+
+
+def _write(path: Path, text: str) -> None:
+    with atomic_write(path) as file:
+        file.write(text.encode())
+
+
+def _held_recipe(path: Path) -> Recipe | None:
+    held = path / "recipe.toml"
+    return Recipe.from_toml(held.read_text(), path.name) if held.is_file() else None
+
+
+def _check_same(held: Recipe, wanted: Recipe, path: Path) -> None:
+    old, new = held.model_dump(), wanted.model_dump()
+    changed = [f"{key}: {old[key]!r} there, {new[key]!r} now" for key in new if old[key] != new[key]]
+    if changed:
+        raise ValueError(
+            f"{path} holds a run of another recipe ({'; '.join(changed)}): choose another folder with out="
+        )
+
+
+def train(
+    recipe: str | Path | Recipe,
+    *,
+    out: str | Path | None = None,
+    data_root: str | Path | None = None,
+    resume: bool = True,
+    progress: bool = True,
+    callbacks: Sequence[Callback] = (),
+    **settings: Any,
+) -> Run:
+    """
+    Train a recipe and leave a run folder; a folder with the same recipe, unfinished, is gone on with.
+
+    :param recipe: a name of the catalogue, a .toml file, or a Recipe.
+    :param out: the run folder; without one nothing is written.
+    :param data_root: where data sets by name live; default PYRO_BNN_DATA, else the user's cache.
+    :param resume: go on with an unfinished run in `out`; False refuses a folder that holds one.
+    :param progress: show a progress bar, or a line per epoch where there is no terminal.
+    :param settings: recipe keys to change, e.g. `epochs=3`; dotted ones as `**{"optim.loc.lr": 1e-3}`.
+    """
+    path = None if out is None else Path(out)
+    parts = assemble(find_recipe(recipe).changed(settings), data_root)
+    posterior = Posterior(parts.model, parts.guide, _info(parts))
+    saved = None
+    if path is not None and (held := _held_recipe(path)) is not None:
+        if not resume:
+            raise ValueError(f"{path} holds a run already: resume it (--resume) or choose another folder (--out)")
+        _check_same(held, parts.recipe, path)
+        if (path / "results.json").is_file():
+            return _finished(path, held)
+        saved = load_state(path / "checkpoint" / "last.pt")
+    elif path is not None and path.exists() and any(path.iterdir()):
+        raise ValueError(f"{path} is a folder with other things in it: choose a new or empty one with out=")
+    best = _Best()
+    watchers: list[Callback] = [best, *callbacks]
+    if path is not None:
+        watchers.insert(1, RunFolder(path, parts.recipe))
+    if progress:
+        from pyro_bnn.progress import ProgressReport
+
+        watchers.append(ProgressReport())
+    settled = parts.recipe
+    result = fit(
+        parts.model,
+        parts.guide,
+        parts.optim,
+        parts.data.train,
+        epochs=settled.epochs,
+        batch_size=settled.batch_size,
+        val=parts.data.val,
+        kl=parts.kl,
+        elbo=parts.elbo,
+        callbacks=watchers,
+        seed=settled.seed,
+        augment=parts.augment,
+        patience=settled.patience or None,
+        val_samples=settled.val_samples,
+        device=settled.device,
+        resume=saved,
+    )
+    if best.parameters is not None:
+        restore_parameters(parts.model, parts.guide, best.parameters)
+    if result.reason == "interrupted":
+        if path is not None and result.history:
+            posterior.save(path)
+        return Run(path, settled, posterior, {}, result.history, finished=False)
+    started = time.perf_counter()
+    test = parts.data.test.to(settled.device)
+    table = posterior.evaluate(test.x, test.y, settled.num_samples, seed=settled.seed)
+    results = {
+        "recipe": settled.name,
+        "data": settled.data,
+        "eta": settled.eta,
+        "temperature": settled.temperature,
+        "num_samples": settled.num_samples,
+        "num_test": len(test),
+        "test": table,
+        "epochs": len(result.history),
+        "best_epoch": result.best_epoch,
+        "ended": result.reason,
+        "seconds": {"train": result.seconds, "evaluate": time.perf_counter() - started},
+        **_circumstances(),
+    }
+    if path is not None:
+        posterior.save(path)
+        _write(path / "results.json", json.dumps(results, indent=2))
+    return Run(path, settled, posterior, results, result.history)
+
+
+@final
+class _Best(Callback):
+    """Hold the parameters of the best epoch on validation; the last epoch's where there is no validation."""
+
+    def __init__(self) -> None:
+        self.parameters: dict[str, dict[str, torch.Tensor]] | None = None
+
+    def epoch(self, state: FitState) -> None:
+        if state.best is None or state.best["epoch"] == state.epoch:
+            self.parameters = parameters_of(state.model, state.guide, state.store_names)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"parameters": self.parameters}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.parameters = state["parameters"]
+
+
+def _circumstances() -> dict[str, Any]:
+    return {
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "pyro_bnn": __version__,
+        "torch": torch.__version__,
+        "pyro": pyro.__version__,
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
+    }
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def _finished(path: Path, recipe: Recipe) -> Run:
+    results = json.loads((path / "results.json").read_text())
+    return Run(path, recipe, load(path), results, _lines(path))
+
+
+# -- loading -----------------------------------------------------------------------------------------------------
+
+
+def _weights() -> Path:
+    return Path(str(files("pyro_bnn") / "weights"))
+
+
+def shipped_posteriors() -> list[str]:
+    """Return the names of the posteriors in the package."""
+    return sorted(folder.parent.name for folder in _weights().glob("*/posterior.json"))
+
+
+def load(path: str | Path, model: Callable[..., Any] | None = None, guide: Any = None) -> Posterior:
+    """
+    Load a posterior: the name of a shipped one, a run folder, or a folder that `Posterior.save` wrote.
+
+    :param model: the program, for a posterior of a hand-written one.
+    :param guide: likewise the guide, if it is hand-written too.
+    """
+    name, folder = str(path), Path(path)
+    if not folder.exists():
+        if name not in shipped_posteriors():
+            known = ", ".join(shipped_posteriors()) or "none are shipped"
+            raise FileNotFoundError(
+                f"no run folder {name!r} and no shipped posterior of that name (there are: {known})"
+            )
+        folder = _weights() / name
+    return Posterior.load(folder, model, guide, build_model=build_model, build_guide=build_guide)
+
+
+def evaluate(
+    path: str | Path, *, data_root: str | Path | None = None, num_samples: int | None = None
+) -> dict[str, Any]:
+    """Score the posterior in `path` once more on the test rows of its own data."""
+    posterior = load(path)
+    recipe = posterior.info.get("recipe")
+    if recipe is None:
+        raise ValueError(
+            f"{path} was not trained from a recipe, so its test rows are unknown: use Posterior.evaluate(x, y)"
+        )
+    settled = Recipe.build(recipe)
+    data = load_data(
+        settled.data, root=data_root, val_fraction=settled.val_fraction, seed=settled.seed, **settled.data_args
+    )
+    samples = num_samples or settled.num_samples
+    table = posterior.evaluate(data.test.x, data.test.y, samples, seed=settled.seed)
+    return {"recipe": settled.name, "data": settled.data, "eta": settled.eta, "num_samples": samples, "test": table}
+
+
+__all__ += ["build_guide", "build_model", "build_prior", "describe", "resolve", "shipped_posteriors"]
