@@ -568,7 +568,7 @@ def _deconvolve(penalty: VariationalPenalty, sds: tuple[float, ...], tolerance: 
             raise UnstableDeconvolutionError(
                 f"at variational_sd {sd:g} the prior moves by {by_grid:.2g} (L1) when the grid is doubled and by "
                 f"{by_cutoff:.2g} when the cut-off moves from {cutoff:.1f} to {cutoff + 1:.1f} over sd "
-                f"(tolerance {tolerance:g}): it has features narrower than sd, or r is too inaccurate; pass a smaller sd"
+                f"(tolerance {tolerance:g}): it has features narrower than sd, or r is inaccurate; try a smaller sd"
             )
         change = max(change, by_grid, by_cutoff)
         problems.append(problem)

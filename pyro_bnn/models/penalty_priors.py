@@ -160,7 +160,8 @@ class GroupLassoDensity(TorchDistribution):
     @constraints.dependent_property(is_discrete=False)
     def support(self) -> constraints.Constraint:
         """All of R^shape."""
-        return constraints.independent(constraints.real, len(self.event_shape))  # type: ignore[no-untyped-call]
+        independent: Any = constraints.independent
+        return independent(constraints.real, len(self.event_shape))  # type: ignore[no-any-return]
 
     @property
     def mean(self) -> Tensor:
