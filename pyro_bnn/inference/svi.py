@@ -143,22 +143,23 @@ def _prefixes(model: Any, guide: Any) -> dict[str, str]:
 
 
 def _relative(state: Mapping[str, Any], model: Any, guide: Any) -> dict[str, Any]:
-    """Replace the serial names of model and guide in the keys of an optimizer's state by 'model' and 'guide'."""
+    """Replace the serial names of model and guide at the start of keys by 'model' and 'guide'."""
     renamed = {}
     for name, value in state.items():
         for short, full in _prefixes(model, guide).items():
-            if isinstance(name, str) and full and name.startswith(f"{full}."):
-                name = f"{short}:{name.removeprefix(full + '.')}"
+            if full and name.startswith(f"{full}."):
+                name = f"{short}.{name.removeprefix(full + '.')}"
         renamed[name] = value
     return renamed
 
 
 def _absolute(state: Mapping[str, Any], model: Any, guide: Any) -> dict[str, Any]:
+    """Undo `_relative`, with the names that this process gave."""
     prefixes = _prefixes(model, guide)
     renamed = {}
     for name, value in state.items():
-        short, colon, rest = name.partition(":") if isinstance(name, str) else ("", "", "")
-        renamed[f"{prefixes[short]}.{rest}" if colon and short in prefixes else name] = value
+        short, _, rest = name.partition(".")
+        renamed[f"{prefixes[short]}.{rest}" if prefixes.get(short) and rest else name] = value
     return renamed
 
 
@@ -364,7 +365,7 @@ def fit(
     parameters = _inspect(model, guide, first, n)
     num_batches = -(-n // batch_size)
     if isinstance(optim, _Scheduled):
-        optim.name_parameters(parameters)
+        optim.name_parameters(_relative(parameters, model, guide))
         optim.prepare(epochs, num_batches)
     order = torch.Generator()
     order.manual_seed(int(torch.randint(2**62, ())) if seed is None else seed)
