@@ -38,9 +38,10 @@ Tran, Grosse 2018, Flipout.
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -49,6 +50,7 @@ from pyro.distributions import Normal, Unit
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.distributions import Independent
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
@@ -60,6 +62,7 @@ __all__ = [
     "active_reparameterization",
     "flipout",
     "flipout_output",
+    "leaves_behind",
     "local_output",
     "local_reparameterization",
     "random_signs",
@@ -71,14 +74,34 @@ Layer = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # (input, weight, bia
 # ---------------------------------------------------------------------------------------------- pure functions
 
 
+class _NormalOutput(torch.autograd.Function):
+    """mean + sqrt(variance) e, e ~ N(0, 1), in few passes; where the variance is 0 its gradient is 0, not infinite."""
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, variance: Tensor) -> Tensor:
+        tiny = torch.finfo(variance.dtype).tiny
+        noise = torch.randn_like(mean)
+        deviation = variance.clamp_min(tiny).sqrt_()
+        output = torch.addcmul(mean, deviation, noise)
+        slope = noise.div_(deviation).mul_(0.5)  # d output / d variance
+        ctx.save_for_backward(slope.masked_fill_(variance <= tiny, 0))
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        (slope,) = ctx.saved_tensors
+        return gradient, gradient * slope
+
+
 def local_output(
     layer: Layer, x: Tensor, loc: Tensor, scale: Tensor, bias_loc: Tensor | None, bias_scale: Tensor | None
 ) -> Tensor:
     """Draw the layer's output from its marginals: mean `layer(x, loc)`, variance `layer(x^2, scale^2)`."""
     mean = layer(x, loc, bias_loc)
     variance = layer(x.square(), scale.square(), None if bias_scale is None else bias_scale.square())
-    tiny = torch.finfo(variance.dtype).tiny  # an all-zero input has variance 0, where sqrt has no gradient
-    return mean + variance.clamp_min(tiny).sqrt() * torch.randn_like(mean)
+    output: Tensor = _NormalOutput.apply(mean, variance)
+    return output
 
 
 def flipout_output(
@@ -92,7 +115,7 @@ def flipout_output(
     sign_out: Tensor,
 ) -> Tensor:
     """The layer's output under W_n = loc + sign_out_n delta sign_in_n, example by example, in two calls."""
-    return layer(x, loc, bias_loc) + sign_out * layer(x * sign_in, delta, bias_delta)
+    return torch.addcmul(layer(x, loc, bias_loc), sign_out, layer(x * sign_in, delta, bias_delta))
 
 
 def random_signs(x: Tensor, out_channels: int, spatial_dims: int) -> tuple[Tensor, Tensor]:
@@ -144,20 +167,21 @@ class _Program:
 _PROGRAMS: Any = WeakIdKeyDictionary()  # a leaf parameter of the guide -> its _Program
 
 
-def _leaf_behind(*tensors: Tensor) -> Tensor | None:
-    """A parameter the tensors were computed from: it outlives a step, and tells one guide from another."""
-    for tensor in tensors:
-        if not tensor.requires_grad:
-            continue
-        node: Any = tensor.grad_fn
+def leaves_behind(tensor: Tensor) -> Iterator[Tensor]:
+    """The trained parameters a tensor was computed from, nearest first."""
+    if tensor.requires_grad and tensor.grad_fn is None:
+        yield tensor
+    nodes: list[Any] = [tensor.grad_fn]
+    seen = set(nodes)
+    for node in nodes:
         if node is None:
-            return tensor
-        while node is not None:
-            if hasattr(node, "variable"):
-                leaf: Tensor = node.variable
-                return leaf
-            node = next((n for n, _ in node.next_functions if n is not None), None)
-    return None
+            continue
+        if hasattr(node, "variable"):
+            yield node.variable
+        for following, _ in node.next_functions:
+            if following not in seen:
+                seen.add(following)
+                nodes.append(following)
 
 
 _SPATIAL_DIMS: dict[Any, int] = {F.linear: 0, F.conv1d: 1, F.conv2d: 2, F.conv3d: 3}
@@ -279,7 +303,8 @@ class _LayerHandler(Messenger):
             self._learn()
             self._forget()
         if not self._draws:
-            leaf = _leaf_behind(draw.loc, draw.scale)
+            # a parameter outlives the step, and tells one guide from another
+            leaf = next(itertools.chain(leaves_behind(draw.loc), leaves_behind(draw.scale)), None)
             self._program = self._fallback if leaf is None else _PROGRAMS.setdefault(leaf, _Program())
         self._draws[draw.name] = draw
         self._by_id[id(draw.value)] = draw
