@@ -69,13 +69,15 @@ def test_mnist_mini_does_not_depend_on_the_data_root(tmp_path):
 def test_drawing_is_balanced_repeats_and_keeps_rows_with_their_labels():
     y = np.arange(300) % 10
     x = np.repeat(np.arange(300) % 256, 4).reshape(300, 2, 2).astype(np.uint8)
-    mnist = Source("mnist", x, y, x[:100], y[:100])
+    mnist = Source("mnist", x, y, 255 - x[:100], y[:100])
     arrays = draw(mnist, 100, 40)
     assert np.bincount(arrays["y_train"]).tolist() == [10] * 10
     assert np.bincount(arrays["y_test"]).tolist() == [4] * 10
     assert arrays["x_train"].dtype == arrays["y_train"].dtype == np.uint8
     rows = arrays["x_train"][:, 0, 0].astype(int)
     assert set(zip(rows, arrays["y_train"], strict=True)) <= {(i % 256, i % 10) for i in range(300)}
+    rows = arrays["x_test"][:, 0, 0].astype(int)
+    assert set(zip(rows, arrays["y_test"], strict=True)) <= {(255 - i, i % 10) for i in range(100)}
     again = draw(mnist, 100, 40)
     assert all(np.array_equal(arrays[key], again[key]) for key in arrays)
 

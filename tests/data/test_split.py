@@ -1,7 +1,15 @@
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from pyro_bnn.data.split import Split, as_split, balanced_indices, batches, stratified_indices, subset
 
@@ -107,6 +115,8 @@ def test_a_loader_with_its_own_sampler_is_read_in_its_order():
     sampler = WeightedRandomSampler([0, 0, 1, 0, 0, 0, 0, 0], num_samples=5)
     split = as_split(DataLoader(TensorDataset(X, Y), batch_size=2, sampler=sampler))
     assert split.y.tolist() == [2] * 5
+    data = TensorDataset(X, Y)
+    assert len(as_split(DataLoader(data, batch_size=2, sampler=RandomSampler(data, num_samples=5)))) == 5
 
 
 def test_the_collate_function_is_the_users():
