@@ -30,8 +30,7 @@ from pyro_bnn.inference.elbo import TraceColdPosterior_ELBO
 from pyro_bnn.inference.kl import KL_WEIGHTS, KLWeight, from_spec, tempered
 from pyro_bnn.inference.svi import Callback, FitState, fit
 from pyro_bnn.models import BNN, MLP, LeNet5, Perceptron, likelihoods, priors
-from pyro_bnn.optim import OPTIMIZERS, PerSite
-from pyro_bnn.optim.schedules import SCHEDULES
+from pyro_bnn.optim import OPTIMIZERS, SCHEDULES, PerSite, TorchOptim, TwinPlateau, make_schedule
 from pyro_bnn.posterior import Posterior, describe
 from pyro_bnn.recipe import Recipe, find_recipe, recipe_names
 from pyro_bnn.version import __version__
@@ -181,18 +180,23 @@ def resolve(recipe: Recipe, data: Data) -> Recipe:
 
 
 def _optimizer(recipe: Recipe) -> PyroOptim:
-    schedule = dict(recipe.schedule)
+    """Build PerSite from the groups; a twin plateau watches both, any other schedule goes to each group's optimizer."""
+    shared = make_schedule(**recipe.schedule)
+    twin = shared if isinstance(shared, TwinPlateau) else None
 
-    def one(table: Mapping[str, Any]) -> PyroOptim:
+    def one(table: Mapping[str, Any]) -> TorchOptim:
         numbers = {key: value for key, value in table.items() if key not in ("name", "schedule")}
-        own = table.get("schedule", schedule)
-        own = {"name": own} if isinstance(own, str) else own
-        if own["name"] == "twin_plateau":
-            return _construct("optimizer", {"name": table["name"]}, OPTIMIZERS, numbers)  # type: ignore[no-any-return]
-        made = _construct("schedule", own, SCHEDULES)
-        return cast(PyroOptim, _look_up("optimizer", table["name"], OPTIMIZERS)(numbers, schedule=made))
+        own = table.get("schedule")
+        schedule = (None if twin else shared) if own is None else make_schedule(**_table(own))
+        return cast(TorchOptim, _look_up("optimizer", table["name"], OPTIMIZERS)(numbers, schedule=schedule))
 
-    return PerSite(loc=one(recipe.optim.loc), scale=one(recipe.optim.scale), other=one(recipe.optim.other))
+    groups = recipe.optim
+    other = None if groups.other == groups.loc else one(groups.other)
+    return PerSite(loc=one(groups.loc), scale=one(groups.scale), other=other, schedule=twin)
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return {"name": value} if isinstance(value, str) else dict(value)
 
 
 def _estimator(recipe: Recipe) -> ELBO:

@@ -1,0 +1,128 @@
+"""The command: what it prints, and one line with exit code 2 for a mistake."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyro_bnn.cli import main
+
+SMALL = ["--set", "epochs=1", "--set", "data_args={train_size=300, test_size=100}", "--set", "num_samples=2"]
+
+
+def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--json"]) == 0
+    names = json.loads(capsys.readouterr().out)
+    assert {"recipes", "models", "data", "priors", "guides", "optimizers", "posteriors"} <= set(names)
+    assert "lenet5-mnist-mini" in names["recipes"]
+
+
+def test_list_one_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "models"]) == 0
+    shown = capsys.readouterr().out
+    assert "lenet5" in shown
+    assert "recipes" not in shown
+
+
+def test_train_then_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(tmp_path / "run")
+    assert main(["train", "lenet5-mnist-mini", "--out", folder, *SMALL]) == 0
+    shown = capsys.readouterr().out
+    assert "predictive NLL" in shown
+    assert "epoch 1/1" in shown
+    assert f"run folder: {folder}" in shown.replace("\n", "")
+    assert main(["evaluate", folder, "--json"]) == 0
+    scored = json.loads(capsys.readouterr().out)
+    written = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert scored["test"]["s_draws"]["accuracy"] == written["test"]["s_draws"]["accuracy"]
+    assert scored["test"]["s_draws"]["pred_nll"] == pytest.approx(written["test"]["s_draws"]["pred_nll"], abs=5e-4)
+
+
+def write(path: Path, **changes: object) -> str:
+    rng = np.random.default_rng(0)
+    arrays: dict[str, object] = {
+        "x_train": rng.integers(0, 255, (60, 28, 28), dtype=np.uint8),
+        "y_train": np.arange(60) % 10,
+        "x_test": rng.integers(0, 255, (20, 28, 28), dtype=np.uint8),
+        "y_test": np.arange(20) % 10,
+        **changes,
+    }
+    np.savez(path, **{k: v for k, v in arrays.items() if v is not None})
+    return str(path)
+
+
+def bad_files(folder: Path) -> dict[str, tuple[str, str]]:
+    labels = np.arange(60) % 10
+    pixels = np.zeros((60, 28, 28), dtype=np.float32)
+    holed, infinite = pixels.copy(), pixels.copy()
+    holed[3, 2, 1], infinite[3, 2, 1] = np.nan, np.inf
+    return {
+        "missing": (str(folder / "missing.npz"), "no data file"),
+        "keys": (write(folder / "keys.npz", y_test=None), "y_test"),
+        "shapes": (write(folder / "shapes.npz", x_train=np.zeros((60, 4, 4, 4, 4))), "(60, 4, 4, 4, 4)"),
+        "lengths": (write(folder / "lengths.npz", y_train=labels[:50]), "50"),
+        "range": (write(folder / "range.npz", y_train=np.where(labels == 3, -1, labels)), "-1"),
+        "integral": (write(folder / "integral.npz", y_train=labels + 0.5), "0.5"),
+        "nan": (write(folder / "nan.npz", x_train=holed), "NaN"),
+        "infinite": (write(folder / "infinite.npz", x_train=infinite), "inf"),
+        "empty": (write(folder / "empty.npz", y_train=np.where(labels == 3, 4, labels)), "3"),
+    }
+
+
+KINDS = ["missing", "keys", "shapes", "lengths", "range", "integral", "nan", "infinite", "empty"]
+
+
+def expect_one_line(capsys: pytest.CaptureFixture[str], named: str) -> None:
+    err = capsys.readouterr().err
+    assert err.startswith("pyro-bnn: ")
+    assert err.count("\n") == 1
+    assert named in err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bad_files(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, named = bad_files(tmp_path)[kind]
+    assert main(["train", "lenet5-mnist-mini", "--set", f"data={path}", "--out", str(tmp_path / "run")]) == 2
+    expect_one_line(capsys, named)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["train", "lenet7"], "lenet7"),
+        (["train", "lenet5-mnist-mini", "--set", "epoch=3"], "did you mean 'epochs'"),
+        (["train", "lenet5-mnist-mini", "--set", "epochs"], "key=value"),
+        (["train", "lenet5-mnist-mini", "--set", "optim.loc.lr=-1"], "-1"),
+        (["train", "lenet5-mnist-mini", "--set", "batch_size=5001"], "5001"),
+        (["train", "lenet5-mnist-mini", "--resume"], "--out"),
+        (["evaluate", "nowhere"], "nowhere"),
+        (["list", "colours"], "colours"),
+    ],
+)
+def test_mistakes(arguments: list[str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if arguments[0] == "train" and "--resume" not in arguments:
+        arguments = [*arguments, "--out", str(tmp_path / "run")]
+    assert main(arguments) == 2
+    expect_one_line(capsys, named)
+    assert not (tmp_path / "run").exists()
+
+
+def test_debug_shows_the_traceback() -> None:
+    with pytest.raises(ValueError, match="lenet7"):
+        main(["train", "lenet7", "--debug"])
+
+
+def test_module_runs_as_a_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "pyro_bnn", "--help"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "train" in done.stdout
+
+
+def test_help_does_not_import_torch() -> None:
+    script = "import sys; from pyro_bnn.cli import main; main(['--help']); assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
