@@ -25,7 +25,7 @@ from pyro_bnn.inference.kl import sample_sites
 from pyro_bnn.inference.reparam import leaves_behind
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["GradientVariance", "Row", "gradient_variance", "plot_gradient_variance"]
 
@@ -184,27 +184,36 @@ def _arguments(fn: Any) -> list[tuple[str, Tensor]]:
     return [(name, value) for name, value in vars(fn).items() if isinstance(value, Tensor)]
 
 
-def plot_gradient_variance(results: Mapping[str, GradientVariance], ax: Axes | None = None) -> Axes:
-    """Bars of the gradient's variance per parameter, by kind and site (by kind alone if no site is told apart).
+def plot_gradient_variance(results: Mapping[str, GradientVariance]) -> Figure:
+    """The gradient's variance per parameter on a log axis, a panel per kind, a line per site, a mark per label.
 
-    `results` maps a label, such as an estimator's name, to what `gradient_variance` returned for the same guide.
+    `results` maps a label, such as an estimator's name, to what `gradient_variance` returned for the same guide. Kinds
+    without sites of their own have one line.
     """
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     if not results:
         raise ValueError("nothing to plot: pass at least one label with its GradientVariance")
-    if ax is None:
-        ax = plt.subplots(layout="constrained")[1]
-    tables = {label: result.by_site() or list(result.by_kind().values()) for label, result in results.items()}
-    groups = list(dict.fromkeys((row.kind, row.site) for rows in tables.values() for row in rows))
-    width = 0.8 / len(tables)
-    for i, (label, rows) in enumerate(tables.items()):
-        heights = {(row.kind, row.site): row.variance / row.size for row in rows}
-        places = [g + (i - (len(tables) - 1) / 2) * width for g in range(len(groups))]
-        ax.bar(places, [heights.get(group, 0.0) for group in groups], width, label=label)
-    ax.set_yscale("log")
-    ax.set_ylabel("variance of the gradient, mean per parameter")
-    ax.set_xticks(range(len(groups)), [kind if site is None else f"{site} · {kind}" for kind, site in groups])
-    ax.tick_params(axis="x", rotation=90)
-    ax.legend()
-    return ax
+    tables = {
+        label: [row for kind in result.by_kind().values() for row in _rows_to_plot(result, kind)]
+        for label, result in results.items()
+    }
+    rows = [row for table in tables.values() for row in table]
+    kinds = [kind for kind in KINDS if any(row.kind == kind for row in rows)]
+    lines = list(dict.fromkeys(row.site or "all" for row in rows))
+    figure = Figure(figsize=(2 + 3.5 * len(kinds), 1.2 + 0.3 * len(lines)), layout="constrained")
+    for axes, kind in zip(figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0], kinds, strict=True):
+        for label, table in tables.items():
+            shown = [row for row in table if row.kind == kind]
+            heights = [lines.index(row.site or "all") for row in shown]
+            axes.plot([row.variance / row.size for row in shown], heights, "o", alpha=0.8, label=label)
+        axes.set(title=kind, xscale="log", xlabel="variance per parameter")
+        axes.set_yticks(range(len(lines)), lines)
+        axes.set_ylim(len(lines) - 0.5, -0.5)
+        axes.grid(axis="y", alpha=0.3)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=len(tables))
+    return figure
+
+
+def _rows_to_plot(result: GradientVariance, kind: Row) -> list[Row]:
+    return [row for row in result.by_site() if row.kind == kind.kind] or [kind]
