@@ -10,7 +10,8 @@ With s the prior's standard deviation, m its mean, and n_in the inputs of the la
     net       the values of the network handed to the model: its own initialisation, or a pre-trained network
     zeros     the prior's mean m
 
-A prior without a finite standard deviation (Cauchy) or in constrained space starts from one of its draws instead.
+A prior without finite moments (Cauchy) starts from one of its draws instead, and so does `uniform` in constrained
+space, where the matching interval may leave the support.
 """
 
 import math
@@ -19,9 +20,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, constraints
 
-__all__ = ["INIT_LOCS", "initial_loc"]
+__all__ = ["INIT_LOCS", "initial_loc", "is_real"]
+
+
+def is_real(support: Any) -> bool:
+    """Whether a support is the real line, under any number of event dimensions."""
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    return support is constraints.real
 
 
 def _moments(prior: Distribution) -> tuple[Tensor, Tensor] | None:
@@ -34,7 +42,7 @@ def _moments(prior: Distribution) -> tuple[Tensor, Tensor] | None:
 
 def _uniform(prior: Distribution, hints: dict[str, Any]) -> Tensor:
     moments = _moments(prior)
-    if moments is None:
+    if moments is None or not is_real(prior.support):
         return prior.sample()
     mean, sd = moments
     return mean + math.sqrt(3) * sd * (2 * torch.rand_like(sd) - 1)

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from torch.distributions import biject_to
 from torch.nn import functional as F
 
-from pyro_bnn.guides.init import INIT_LOCS, initial_loc
+from pyro_bnn.guides.init import INIT_LOCS, initial_loc, is_real
 
 __all__ = ["DEFAULT_RHO", "AutoMeanFieldNormal", "FlatSlice", "Groups", "SiteView", "inverse_softplus"]
 
@@ -145,6 +145,11 @@ def _check_groups(groups: Any) -> None:
             raise ValueError(f"groups: {group!r} cannot name parameters; use letters, digits and underscores")
 
 
+def _check_part(which: str) -> None:
+    if which not in ("loc", "scale"):
+        raise ValueError(f"{which!r} is not a part of the guide: pass 'loc' or 'scale'")
+
+
 def _check_positive(name: str, value: float | None) -> None:
     if value is not None and not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
         raise ValueError(f"{name}={value!r} is not a standard deviation: pass a finite number above 0")
@@ -177,7 +182,7 @@ class AutoMeanFieldNormal(AutoGuide):
         relative_scale: float | None = None,
         max_scale: float | None = None,
         groups: Groups = None,
-        freeze: Sequence[str] = (),
+        freeze: str | Sequence[str] = (),
     ) -> None:
         if not callable(model):
             raise TypeError(f"model is a {type(model).__name__}; pass a Pyro program (a callable)")
@@ -191,6 +196,9 @@ class AutoMeanFieldNormal(AutoGuide):
         if init_rho is not None and not math.isfinite(init_rho):
             raise ValueError(f"init_rho={init_rho} is not finite: pass a number, for instance {DEFAULT_RHO}")
         _check_groups(groups)
+        freeze = [freeze] if isinstance(freeze, str) else list(freeze)
+        for which in freeze:
+            _check_part(which)
         super().__init__(model)  # type: ignore[no-untyped-call]
         self._pyro_name = f"{type(self).__name__}{next(_SERIAL)}"
         self._options: dict[str, Any] = dict(
@@ -200,7 +208,7 @@ class AutoMeanFieldNormal(AutoGuide):
             relative_scale=relative_scale,
             max_scale=max_scale,
             groups=groups,
-            freeze=list(freeze),
+            freeze=freeze,
         )
         self._places: dict[str, _Place] = {}
         self._sizes: dict[str, list[int]] = {}
@@ -218,7 +226,6 @@ class AutoMeanFieldNormal(AutoGuide):
         with _untouched(self.model):
             program, args = (self.model, args) if program is None else (program, ())
             trace = poutine.block(poutine.trace(poutine.block(program, _hide)).get_trace)(*args, **kwargs)
-        self.prototype_trace = trace
         sites = dict(trace.iter_stochastic_nodes())
         if not sites:
             raise ValueError("the model has no latent site: a guide needs at least one unobserved pyro.sample")
@@ -235,6 +242,9 @@ class AutoMeanFieldNormal(AutoGuide):
             rhos.setdefault(group, []).append(self._initial_rho(site, loc).reshape(-1))
             for frame in site["cond_indep_stack"]:
                 self._prototype_frames[frame.name] = frame
+        taken = [group for group in locs if group and hasattr(self, group.partition(".")[0])]
+        if taken:
+            raise ValueError(f"groups: {taken[0]!r} begins with the name of an attribute of the guide: rename it")
         self._sizes = {group: [t.numel() for t in tensors] for group, tensors in locs.items()}
         for group in locs:
             prefix = f"{group}." if group else ""
@@ -242,6 +252,7 @@ class AutoMeanFieldNormal(AutoGuide):
             deep_setattr(self, f"{prefix}rho", PyroParam(torch.cat(rhos[group]), constraints.real))
         for name, parameter in self.named_parameters():
             parameter.pyro_bnn_name = f"{self._pyro_name}.{name.removesuffix('_unconstrained')}"  # type: ignore[attr-defined]
+        self.prototype_trace = trace
         for which in self._options["freeze"]:
             self.freeze(which)
 
@@ -263,9 +274,9 @@ class AutoMeanFieldNormal(AutoGuide):
         value = initial_loc(self._options["init_loc"], fn, site["infer"].get("init", {}))
         loc = transform.inv(value.to(site["value"])).detach()
         event_dim = fn.event_dim + loc.dim() - site["value"].dim()
-        real = fn.support is constraints.real or getattr(fn.support, "base_constraint", None) is constraints.real
         plates = tuple(frame.name for frame in site["cond_indep_stack"])
-        place = _Place(group, start, start + loc.numel(), loc.shape, event_dim, None if real else transform, plates)
+        bend = None if is_real(fn.support) else transform
+        place = _Place(group, start, start + loc.numel(), loc.shape, event_dim, bend, plates)
         return loc, place
 
     def _initial_rho(self, site: Any, loc: Tensor) -> Tensor:
@@ -373,8 +384,7 @@ class AutoMeanFieldNormal(AutoGuide):
     # -- freezing ------------------------------------------------------------------------------------------------
 
     def _train(self, which: str, train: bool) -> None:
-        if which not in ("loc", "scale"):
-            raise ValueError(f"{which!r} is not a part of the guide: pass 'loc' or 'scale'")
+        _check_part(which)
         self._built()
         leaf = {"loc": "loc_unconstrained", "scale": "rho_unconstrained"}[which]
         for name, parameter in self.named_parameters():

@@ -11,6 +11,7 @@ a learned noise level) is an ordinary Pyro parameter that the same optimizer ste
 
 import copy
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias, cast, final
@@ -137,7 +138,7 @@ class BNN(PyroModule):
         self._hints: dict[str, dict[str, Any]] = {}  # what a guide may start from: fan_in and the network's own value
         self._priors_at: tuple[torch.device, torch.dtype] | None = None
         self._indices: dict[tuple[int, torch.device], Tensor] = {}
-        self._vmaps = True
+        self._vmaps: dict[bool, bool] = {}  # whether vmap goes through the network, by training mode
         self.priors()
 
     @property
@@ -183,7 +184,8 @@ class BNN(PyroModule):
             if weights is None:
                 pyro.sample("obs", fn, obs=observed)
             else:
-                with poutine.scale(scale=weights):
+                counted: Any = weights > 0  # poutine.scale refuses 0
+                with poutine.scale(scale=weights.where(counted, 1.0)), poutine.mask(mask=counted):
                     pyro.sample("obs", fn, obs=observed)
         return output
 
@@ -234,13 +236,23 @@ class BNN(PyroModule):
         def one(weights: Mapping[str, Tensor]) -> Tensor:
             return cast(Tensor, functional_call(template, {**weights, **fixed}, (x,)))
 
-        if self._vmaps and not _uses_batch_statistics(template):
+        if not _uses_batch_statistics(template) and self._vmaps.get(template.training, True):
             try:
-                return vmap(one, randomness="different")(dict(flat))
-            except (RuntimeError, NotImplementedError):
-                self._vmaps = False  # a layer without a batching rule; an error of the network's own shows up below
+                return self._mapped(one, flat)
+            except (RuntimeError, NotImplementedError, UserWarning):
+                self._vmaps[template.training] = False  # a layer without a batching rule; its own errors show up below
         size = next(iter(flat.values())).shape[0]
         return torch.stack([one({name: value[s] for name, value in flat.items()}) for s in range(size)])
+
+    def _mapped(self, one: Callable[[dict[str, Tensor]], Tensor], flat: Mapping[str, Tensor]) -> Tensor:
+        mapped = vmap(one, randomness="different")
+        if self.template.training in self._vmaps:
+            return mapped(dict(flat))
+        with warnings.catch_warnings():  # the first time, take torch's warning of a slow fallback for a refusal
+            warnings.filterwarnings("error", message="There is a performance drop", category=UserWarning)
+            output = mapped(dict(flat))
+        self._vmaps[self.template.training] = True
+        return output
 
     def _noise(self) -> dict[str, Tensor]:
         return {name: getattr(self._modules["noise"], name) for name in self.likelihood.parameters()}

@@ -32,9 +32,9 @@ class Likelihood(ABC):
         """Return the initial value and the constraint of every number this likelihood learns."""
         return {}
 
+    @abstractmethod
     def shape_target(self, y: Tensor, output: Tensor) -> Tensor:
-        """Return the labels in the shape the distribution expects."""
-        return y
+        """Return the labels in the shape the distribution expects, (B,) or (B, D); refuse any that would broadcast."""
 
     def spec(self) -> dict[str, Any]:
         """Return the likelihood as names and numbers."""
@@ -57,6 +57,12 @@ class Categorical(Likelihood):
         logits = output if self.link == "softmax" else F.logsigmoid(output)
         return dist.Categorical(logits=logits)
 
+    def shape_target(self, y: Tensor, output: Tensor) -> Tensor:
+        """Return the labels as they are, (B,)."""
+        if y.shape != output.shape[-2:-1]:
+            raise ValueError(f"labels have shape {tuple(y.shape)} for {output.shape[-2]} rows: pass one label per row")
+        return y
+
 
 @final
 @dataclass(frozen=True)
@@ -74,6 +80,8 @@ class Bernoulli(Likelihood):
 
     def distribution(self, output: Tensor, parameters: Mapping[str, Tensor] = _NO_PARAMETERS) -> Distribution:
         """Return Bernoulli with batch shape (..., B) for outputs (..., B, 1)."""
+        if output.shape[-1] != 1:
+            raise ValueError(f"the network has {output.shape[-1]} outputs, Bernoulli takes 1: give it 1, or use Categorical")
         value = output.squeeze(-1)  # (..., B)
         if self.link == "logit":
             return dist.Bernoulli(logits=value)  # type: ignore[no-any-return]
@@ -81,11 +89,21 @@ class Bernoulli(Likelihood):
 
     def shape_target(self, y: Tensor, output: Tensor) -> Tensor:
         """Return the labels as floats, (B,)."""
+        if y.numel() != output.shape[-2]:
+            raise ValueError(f"labels have shape {tuple(y.shape)} for {output.shape[-2]} rows: pass one label per row")
         return y.to(output.dtype).reshape(-1)
 
 
-def _column(y: Tensor, output: Tensor) -> Tensor:
-    return y.to(output.dtype).unsqueeze(-1) if y.dim() == 1 else y.to(output.dtype)
+def _column(y: Tensor, output: Tensor, per_target: int = 1) -> Tensor:
+    """Return targets as (B, D) for `per_target` outputs each."""
+    rows, targets = output.shape[-2], output.shape[-1] // per_target
+    column = y.unsqueeze(-1) if y.dim() == 1 else y
+    if column.shape != (rows, targets):
+        raise ValueError(
+            f"targets have shape {tuple(y.shape)}, the network's {output.shape[-1]} outputs for {rows} rows need "
+            f"({rows}, {targets}): pass as many targets or change the network's outputs"
+        )
+    return column.to(output.dtype)
 
 
 @final
@@ -152,4 +170,4 @@ class HeteroscedasticGaussian(Likelihood):
 
     def shape_target(self, y: Tensor, output: Tensor) -> Tensor:
         """Return the targets as (B, D)."""
-        return _column(y, output)
+        return _column(y, output, 2)

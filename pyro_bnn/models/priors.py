@@ -25,7 +25,7 @@ from typing import Any, final
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch.distributions import Distribution, constraints
 
 __all__ = ["FanIn", "Kaiming", "Laplace", "Normal", "PerLayer", "Prior", "ScaleMixture", "Xavier", "fans"]
 
@@ -140,6 +140,13 @@ class Laplace(Prior):
 
 
 @final
+class _RealMixture(dist.MixtureSameFamily):  # type: ignore[misc]
+    """A mixture of Normals whose support says plainly that it is real, so that any guide can transform to it."""
+
+    support = constraints.real
+
+
+@final
 @dataclass(frozen=True)
 class ScaleMixture(Prior):
     """pi N(0, scale1^2) + (1 - pi) N(0, scale2^2), independently for every weight."""
@@ -158,7 +165,7 @@ class ScaleMixture(Prior):
         shape = parameter.shape
         weights = parameter.new_tensor([self.pi, 1 - self.pi]).expand(*shape, 2)  # (*shape, 2)
         scales = parameter.new_tensor([self.scale1, self.scale2]).expand(*shape, 2)  # (*shape, 2)
-        mixture = dist.MixtureSameFamily(
+        mixture = _RealMixture(
             dist.Categorical(probs=weights), dist.Normal(torch.zeros_like(scales), scales), validate_args=False
         )
         return mixture.to_event(parameter.dim())  # type: ignore[no-any-return]
