@@ -186,9 +186,12 @@ def _optimizer(recipe: Recipe) -> PyroOptim:
 
     def one(table: Mapping[str, Any]) -> TorchOptim:
         numbers = {key: value for key, value in table.items() if key not in ("name", "schedule")}
+        algorithm = _look_up("optimizer", table["name"], OPTIMIZERS)
+        if "batch_size" in algorithm.arguments():
+            numbers.setdefault("batch_size", recipe.batch_size)
         own = table.get("schedule")
         schedule = (None if twin else shared) if own is None else make_schedule(**_table(own))
-        return cast(TorchOptim, _look_up("optimizer", table["name"], OPTIMIZERS)(numbers, schedule=schedule))
+        return cast(TorchOptim, algorithm(numbers, schedule=schedule))
 
     groups = recipe.optim
     other = None if groups.other == groups.loc else one(groups.other)

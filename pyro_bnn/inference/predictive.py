@@ -75,7 +75,7 @@ def observation(model: Callable[..., Any], latents: dict[str, Tensor], x: Tensor
     trace = poutine.trace(poutine.condition(model, data=latents)).get_trace(x)
     if "obs" not in trace.nodes:
         raise ValueError("the model has no site 'obs': name its observed site so to predict with it")
-    return trace.nodes["obs"]["fn"]  # type: ignore[no-any-return]
+    return cast(Distribution, trace.nodes["obs"]["fn"])
 
 
 def _as_draw(fn: Distribution) -> Draw:

@@ -110,7 +110,7 @@ class FitState:
             },
             "rng": torch.get_rng_state(),
             "order": None if self.order is None else self.order.get_state(),
-            "callbacks": [callback.state_dict() for callback in self.callbacks],
+            "callbacks": {key: kept for key, callback in self._keyed() if (kept := callback.state_dict())},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -122,8 +122,14 @@ class FitState:
         torch.set_rng_state(state["rng"])
         if self.order is not None and state["order"] is not None:
             self.order.set_state(state["order"])
-        for callback, saved in zip(self.callbacks, state["callbacks"], strict=True):
-            callback.load_state_dict(saved)
+        for key, callback in self._keyed():
+            if key in state["callbacks"]:
+                callback.load_state_dict(state["callbacks"][key])
+
+    def _keyed(self) -> list[tuple[str, Callback]]:
+        """Return the callbacks by class and place among those of their class, so that others may come and go."""
+        names = [type(callback).__name__ for callback in self.callbacks]
+        return [(f"{name}-{names[:i].count(name)}", self.callbacks[i]) for i, name in enumerate(names)]
 
 
 @final
