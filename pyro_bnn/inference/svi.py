@@ -11,11 +11,13 @@ The rows live on the device as tensors and an epoch is a walk through index tens
 `kl_weight` = the mean of N c_b, `loss` (what was optimised), `elbo` = -(nll + kl), the learning rates and the seconds.
 """
 
+import copy
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, Protocol, cast, final, runtime_checkable
 
 import pyro
 import pyro.poutine as poutine
@@ -23,6 +25,7 @@ import torch
 from pyro.infer import ELBO, TraceMeanField_ELBO
 from pyro.nn import PyroModule
 from pyro.optim import PyroOptim
+from pyro.optim.optim import _get_state_dict, _load_state_dict
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
@@ -92,6 +95,7 @@ class FitState:
     seconds: float = 0.0
     batch_loss: Tensor | None = None
     batch_nll: Tensor | None = None
+    parameters: Mapping[str, Tensor] = field(default_factory=dict)
     store_names: tuple[str, ...] = ()
     order: torch.Generator | None = None
     callbacks: tuple[Callback, ...] = ()
@@ -100,11 +104,11 @@ class FitState:
         """Return everything a resumption needs, as plain data."""
         return {
             "parameters": parameters_of(self.model, self.guide, self.store_names),
-            "optim": _relative(self.optim.get_state(), self.model, self.guide),
+            "optim": _relative(_optim_state(self.optim, self.parameters), self.model, self.guide),
             "progress": {
                 "epoch": self.epoch,
                 "step": self.step,
-                "history": self.history,
+                "history": list(self.history),
                 "best": self.best,
                 "seconds": self.seconds,
             },
@@ -116,9 +120,9 @@ class FitState:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go back to where `state_dict` was taken."""
         restore_parameters(self.model, self.guide, state["parameters"])
-        self.optim.set_state(_absolute(state["optim"], self.model, self.guide))
+        _restore_optim(self.optim, _absolute(state["optim"], self.model, self.guide), self.parameters)
         for name, value in state["progress"].items():
-            setattr(self, name, value)
+            setattr(self, name, copy.copy(value))
         torch.set_rng_state(state["rng"])
         if self.order is not None and state["order"] is not None:
             self.order.set_state(state["order"])
@@ -169,6 +173,32 @@ def _absolute(state: Mapping[str, Any], model: Any, guide: Any) -> dict[str, Any
     return renamed
 
 
+def _optim_state(optim: Any, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return an optimizer's state by parameter name; Pyro's own knows no names under `module_local_params`."""
+    if isinstance(optim, _Scheduled):
+        return dict(optim.get_state())  # type: ignore[attr-defined]
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    known = {names[id(p)]: per_tensor for p, per_tensor in optim.optim_objs.items() if id(p) in names}
+    return {name: copy.deepcopy(_get_state_dict(per_tensor)) for name, per_tensor in known.items()}
+
+
+def _restore_optim(optim: Any, state: Mapping[str, Any], parameters: Mapping[str, Tensor]) -> None:
+    """Undo `_optim_state`."""
+    if isinstance(optim, _Scheduled):
+        optim.set_state(state)  # type: ignore[attr-defined]
+        return
+    for name, saved in state.items():
+        parameter = parameters[name]
+        optim.optim_objs[parameter] = optim._get_optim(parameter)
+        optim.grad_clip[parameter] = optim._get_grad_clip(parameter)
+        _load_state_dict(optim.optim_objs[parameter], copy.deepcopy(saved))
+
+
+def _leaf(value: Any) -> Tensor:
+    """Return the tensor that an optimizer moves; a bare nn.Parameter under `module_local_params` is its own."""
+    return cast(Tensor, value.unconstrained() if hasattr(value, "unconstrained") else value)
+
+
 @final
 class _NllRecorder(Messenger):
     """Add up minus the scaled log-probability of the observed sites: the batch's expected NLL under `per_datum`."""
@@ -216,7 +246,7 @@ class _Step:
         with recorder, poutine.trace(param_only=True) as capture:
             loss = self.elbo.loss_and_grads(self.model, self.guide, *batch)
         sites: list[tuple[str, Any]] = sorted(capture.trace.nodes.items())
-        params = list({id(p): p for p in (site["value"].unconstrained() for _, site in sites)}.values())
+        params = list({id(p): p for p in (_leaf(site["value"]) for _, site in sites)}.values())
         nll = torch.zeros(()) if recorder.nll is None else recorder.nll / self.elbo.num_particles
         return torch.as_tensor(loss), nll, params
 
@@ -234,15 +264,36 @@ def _check(epochs: int, batch_size: int, n: int, optim: Any, elbo: Any) -> None:
         raise TypeError(f"elbo={elbo!r} is not an ELBO object; pass e.g. TraceMeanField_ELBO()")
 
 
-def _inspect(model: Any, guide: Any, batch: Sequence[Tensor], n: int) -> dict[str, Tensor]:
-    """Run the program once without a trace left behind: build the guide, check N, and return the named parameters."""
+def _check_labels(fn: Any, observed: Tensor, splits: Mapping[str, Split]) -> None:
+    """Refuse labels outside the support; torch would look at those of the first batch only."""
+    support = fn.support
+    bounds = [getattr(support, bound, 0) for bound in ("lower_bound", "upper_bound")]
+    if not support.is_discrete or support.event_dim or any(isinstance(bound, Tensor) for bound in bounds):
+        return
+    first = splits["y"].y[: len(observed)].reshape(-1)
+    if observed.dim() != 1 or not torch.equal(observed, first.to(observed)):
+        return  # the program observes something else than y
+    for name, split in splits.items():
+        outside = (~support.check(split.y)).reshape(len(split), -1).any(-1)  # (N,)
+        if bool(outside.any()):
+            row = int(outside.nonzero()[0])
+            raise ValueError(f"{name}[{row}]={split.y[row].tolist()} is no label of the model: pass one in {support}")
+
+
+def _inspect(model: Any, guide: Any, batch: Sequence[Tensor], splits: Mapping[str, Split]) -> dict[str, Tensor]:
+    """Run the program once without a trace left behind: build the guide, check the data, return named parameters."""
+    n = len(splits["y"])
     buffers = [b for m in (model, guide) if isinstance(m, nn.Module) for b in m.buffers()]
     kept = [b.clone() for b in buffers]
-    with torch.random.fork_rng(), torch.no_grad(), poutine.block(), poutine.trace(param_only=True) as capture:
-        weights = poutine.trace(guide).get_trace(*batch)
-        trace = poutine.trace(poutine.replay(model, trace=weights)).get_trace(*batch)
-    for buffer, value in zip(buffers, kept, strict=True):
-        buffer.copy_(value)
+    try:
+        with torch.random.fork_rng(), torch.no_grad(), poutine.block(), poutine.trace(param_only=True) as capture:
+            weights = poutine.trace(guide).get_trace(*batch)
+            trace = poutine.trace(poutine.replay(model, trace=weights)).get_trace(*batch)
+    except ValueError as error:  # Pyro appends a table of shapes
+        raise ValueError(str(error).partition("Trace Shapes:")[0].strip()) from error
+    finally:
+        for buffer, value in zip(buffers, kept, strict=True):
+            buffer.copy_(value)
     observed = [site for site in trace.nodes.values() if site["type"] == "sample" and site["is_observed"]]
     if not observed:
         raise ValueError("the model observes nothing when called with the batch: give pyro.sample('obs', ..., obs=y)")
@@ -260,8 +311,10 @@ def _inspect(model: Any, guide: Any, batch: Sequence[Tensor], n: int) -> dict[st
     unseen = [name for name in trace.nodes if name in weights.nodes and trace.nodes[name]["type"] == "sample"]
     if not unseen:
         raise ValueError("guide and model share no latent site: was the guide built for another model?")
+    for site in observed:
+        _check_labels(site["fn"], site["value"], splits)
     sites: list[tuple[str, Any]] = sorted(capture.trace.nodes.items())
-    return {name: site["value"].unconstrained() for name, site in sites}
+    return {name: _leaf(site["value"]) for name, site in sites}
 
 
 @contextmanager
@@ -368,7 +421,8 @@ def fit(
         return (part.x, part.y, part.weights) if part.weights is not None else (part.x, part.y)
 
     first = rows(torch.arange(min(batch_size, n)))
-    parameters = _inspect(model, guide, first, n)
+    splits = {"y": train} if validation is None else {"y": train, "val y": validation}
+    parameters = _inspect(model, guide, first, splits)
     num_batches = -(-n // batch_size)
     if isinstance(optim, _Scheduled):
         optim.name_parameters(_relative(parameters, model, guide))
@@ -376,6 +430,7 @@ def fit(
     order = torch.Generator()
     order.manual_seed(int(torch.randint(2**62, ())) if seed is None else seed)
     state = FitState(model, guide, optim, epochs, batch_size, n, order=order, callbacks=tuple(callbacks))
+    state.parameters = parameters
     state.store_names = tuple(name for name in parameters if not _owned(name, model, guide))
     if resume is not None:
         state.load_state_dict(resume)
@@ -388,6 +443,8 @@ def fit(
                 started = time.perf_counter()
                 line = _epoch(state, step, kl, rows, augment, stop_validating)
                 line["kl"] = float(kl_divergence(model, guide, *first)) / n
+                if not math.isfinite(line["kl"]):
+                    raise _diverged(f"KL(q || p) / N is {line['kl']} after step {state.step}", state)
                 line["elbo"] = -(line["nll"] + line["kl"])
                 if validation is not None:
                     line |= validate(model, guide, validation, num_samples=val_samples)
@@ -412,6 +469,11 @@ def fit(
             callback.end(state)
     best = None if state.best is None else int(state.best["epoch"])
     return FitResult(state.history, best, state.stop or "all epochs done", state.seconds)
+
+
+def _diverged(what: str, state: FitState) -> Diverged:
+    remedy = "lower the learning rate, start with a smaller sigma, or standardise the inputs"
+    return Diverged(f"{what} (epoch {state.epoch + 1}): {remedy}")
 
 
 def _owned(name: str, model: Any, guide: Any) -> bool:
@@ -450,10 +512,7 @@ def _epoch(
     loss_b, nll_b = torch.stack(losses).double().cpu(), torch.stack(nlls).double().cpu()  # (M,)
     if not bool(torch.isfinite(loss_b).all()):
         at = int((~torch.isfinite(loss_b)).nonzero()[0])
-        raise Diverged(
-            f"the loss is {float(loss_b[at])} at step {state.step - len(indices) + at + 1} (epoch {state.epoch + 1}): "
-            f"lower the learning rate, start with a smaller sigma, or standardise the inputs"
-        )
+        raise _diverged(f"the loss is {float(loss_b[at])} at step {state.step - len(indices) + at + 1}", state)
     return {
         "epoch": state.epoch + 1,
         "step": state.step,

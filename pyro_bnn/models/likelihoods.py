@@ -81,7 +81,9 @@ class Bernoulli(Likelihood):
     def distribution(self, output: Tensor, parameters: Mapping[str, Tensor] = _NO_PARAMETERS) -> Distribution:
         """Return Bernoulli with batch shape (..., B) for outputs (..., B, 1)."""
         if output.shape[-1] != 1:
-            raise ValueError(f"the network has {output.shape[-1]} outputs, Bernoulli takes 1: give it 1, or use Categorical")
+            raise ValueError(
+                f"the network has {output.shape[-1]} outputs, Bernoulli takes 1: give it 1, or use Categorical"
+            )
         value = output.squeeze(-1)  # (..., B)
         if self.link == "logit":
             return dist.Bernoulli(logits=value)  # type: ignore[no-any-return]
