@@ -365,6 +365,28 @@ class AutoMeanFieldNormal(AutoGuide):
         cut = slice(place.start, place.stop)
         return SiteView(loc[cut].view(place.shape).clone(), scale[cut].view(place.shape).clone())
 
+    @torch.no_grad()
+    def assign(self, name: str, loc: Tensor, scale: Tensor) -> None:
+        """Set mean and standard deviation of the site called `name`, in unconstrained space."""
+        self._built()
+        if name not in self._places:
+            raise KeyError(f"no site {name!r}; the sites are {list(self._places)}")
+        place, cap = self._places[name], self._options["max_scale"]
+        sigma = scale.double()
+        if not bool((sigma > 0).all()):
+            raise ValueError(f"site {name!r}: a standard deviation of {float(sigma.min())} is not above 0")
+        if cap is not None:
+            if bool((sigma >= cap).any()):
+                raise ValueError(
+                    f"site {name!r}: a standard deviation of {float(sigma.max()):.4g} is not below the guide's "
+                    f"max_scale={cap}: raise max_scale"
+                )
+            sigma = -cap * torch.log1p(-sigma / cap)
+        cut = slice(place.start, place.stop)
+        with self._pyro_context, poutine.block():
+            self._flat(place.group, "loc")[cut].copy_(loc.reshape(-1))
+            self._flat(place.group, "rho")[cut].copy_(inverse_softplus(sigma).reshape(-1))
+
     def site_names(self) -> list[str]:
         """Return the names of all sites, in the model's order."""
         self._built()
