@@ -40,7 +40,7 @@ family |mu| and group norms have no prior at all: convolution with a Gaussian is
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 import pyro.distributions as dist
@@ -55,6 +55,7 @@ from pyro_bnn.models.penalty_priors import (
     Groups,
     TabulatedDensity,
     Variance,
+    check_grouped,
     group_norms,
     group_size,
     target_variance,
@@ -217,6 +218,7 @@ class GroupLasso(Penalty):
 
     def prior(self, parameter: Tensor, scale: float = 1.0) -> Distribution:
         """Return the group-lasso density of rate `scale weight` over the whole tensor."""
+        check_grouped(parameter, self.groups)
         rate = parameter.new_tensor(scale * self.weight)
         return GroupLassoDensity(rate, parameter.shape, GROUP_DIMS[self.groups])
 
@@ -256,8 +258,8 @@ def _entropy(sd: Tensor) -> Tensor:
 
 def _expected_log_prob(prior: Distribution, mu: Tensor, sd: Tensor) -> Tensor:
     """E ln alpha(mu + sd z), z ~ N(0, 1), by the trapezoidal rule: to rounding if ln alpha is smooth on sd's scale."""
-    z = torch.linspace(-10, 10, 401, dtype=mu.dtype, device=mu.device)
-    shares = torch.softmax(-z.square() / 2, 0)  # (401,)
+    z = torch.linspace(-8.75, 8.75, 281, dtype=mu.dtype, device=mu.device)
+    shares = torch.softmax(-z.square() / 2, 0)  # (281,), spacing 1 / 16
     mu, sd = mu + torch.zeros_like(sd), sd + torch.zeros_like(mu)
     flat = torch.stack([mu.reshape(-1), sd.reshape(-1)], 1)  # (numbers, 2)
     blocks = (flat[start : start + 8192] for start in range(0, max(len(flat), 1), 8192))
@@ -355,8 +357,8 @@ class ImpliedPrior:
     change: float = 0.0
 
     @property
-    def K(self) -> float:
-        """The constant of r = KL(beta || prior) + K."""
+    def constant(self) -> float:
+        """K = -ln kappa in r = KL(beta || prior) + K."""
         return -self.log_kappa
 
 
@@ -506,9 +508,8 @@ class _Problem:
         return -_entropy(torch.tensor(self.sd, dtype=torch.float64)) - self.tails - rest
 
 
-def _pose(penalty: VariationalPenalty, sd: float, grid: _Grid) -> _Problem:
-    """Fit the tails, take them out with their exact deconvolution, transform the rest."""
-    values = _evaluate(penalty, grid.points, sd)
+def _pose(values: Tensor, sd: float, grid: _Grid) -> _Problem:
+    """Fit the tails of r, take them out with their exact deconvolution, transform the rest."""
     if not bool(values.isfinite().all()):
         raise UnstableDeconvolutionError(
             f"the penalty overflows within {12 * grid.taper:.3g} of the region of the prior's mass: it grows too fast"
@@ -550,7 +551,7 @@ def _deconvolve(penalty: VariationalPenalty, sds: tuple[float, ...], tolerance: 
     problems: list[_Problem] = []
     change = 0.0
     for sd in sds:
-        problem = _pose(penalty, sd, fine)
+        problem = _pose(_evaluate(penalty, fine.points, sd), sd, fine)
         outer, inner = problem.band(5, 6), problem.band(4, 5)
         if outer > inner > tolerance:
             raise SpectrumGrowsError(
@@ -562,7 +563,7 @@ def _deconvolve(penalty: VariationalPenalty, sds: tuple[float, ...], tolerance: 
         A = problem.A(cutoff)
         on_coarse = inside[::2]
         reference = A[::2][on_coarse]
-        by_grid = _l1(reference, _pose(penalty, sd, coarse).A(cutoff)[on_coarse], coarse.step)
+        by_grid = _l1(reference, _pose(problem.values[::2], sd, coarse).A(cutoff)[on_coarse], coarse.step)
         by_cutoff = _l1(reference, problem.A(cutoff + 1)[::2][on_coarse], coarse.step)
         if not max(by_grid, by_cutoff) <= tolerance:
             raise UnstableDeconvolutionError(
@@ -644,12 +645,14 @@ def _scales(variational_sd: float | Sequence[float]) -> tuple[float, ...]:
     return sds
 
 
-def _of_one_weight(penalty: Penalty | VariationalPenalty) -> VariationalPenalty:
+def _of_one_weight(penalty: Penalty | VariationalPenalty, sds: tuple[float, ...]) -> VariationalPenalty:
     match penalty:
         case L2(weight=weight):
             return QuadraticPenalty(a=lambda v: 0.0, b=lambda v: weight)
         case L1(weight=weight):
             return lambda mu, sd: weight * mu.abs()
+        case Penalty() if sds == (0.0,):
+            raise TypeError(f"{penalty} acts on groups, not on one weight: use prior_from_penalty(..., 0.0, shape=...)")
         case Penalty():
             raise SpectrumGrowsError(
                 f"{penalty} with a Gaussian family: the spectrum of a group norm over that of the family, "
@@ -673,12 +676,15 @@ def implied_prior(
     :raises NoPriorError: a subclass names the condition that fails.
     """
     sds = _scales(variational_sd)
-    r = _of_one_weight(penalty)
+    r = _of_one_weight(penalty, sds)
     if isinstance(r, QuadraticPenalty):
         return _solve_quadratic(r, sds)
-    if sds == (0.0,):
-        return _solve_dirac(r)
-    return _deconvolve(r, sds, tolerance)
+    if sds != (0.0,):
+        return _deconvolve(r, sds, tolerance)
+    solution = _solve_dirac(r)
+    if isinstance(penalty, Penalty):
+        return replace(solution, prior=penalty.prior(solution.points.new_zeros(())))
+    return solution
 
 
 def prior_from_penalty(
@@ -788,8 +794,41 @@ class PenaltyPrior(Prior):
 # ---------------------------------------------------------------------------------------------- plot
 
 
+_COLOURS = ("#1f5a94", "#d1642c", "#3d8c5f", "#8a5aa8", "#b3903a")
+_INK = "#333333"
+
+
 def plot_equivalence(solution: ImpliedPrior, title: str | None = None) -> "Figure":
-    """Draw the penalty at each scale, A and the prior side by side."""
+    """Draw the penalty at each scale, A and the prior side by side, over the region that holds the prior's mass."""
     from matplotlib.figure import Figure
 
-    return Figure()
+    density = torch.exp(solution.A - solution.log_kappa)
+    shown = (density > 1e-4 * density.max()).nonzero().flatten()
+    view = slice(int(shown[0]), int(shown[-1]) + 1)
+    x = solution.points[view].numpy()
+    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    for i, (sd, r) in enumerate(zip(solution.variational_sd, solution.penalty, strict=True)):
+        label = rf"$\sigma = {sd:g}$" if sd > 0 else "point estimate"
+        left.plot(x, r[view].numpy(), color=_COLOURS[i % len(_COLOURS)], lw=1.8, label=label)
+    left.legend(frameon=False, labelcolor=_INK)
+    left.set_title(r"Penalty $r_\sigma(\mu)$, nats", loc="left", color=_INK)
+    left.set_xlabel(r"$\mu$")
+    middle.plot(x, solution.A[view].numpy(), color=_INK, lw=1.8)
+    middle.set_title(r"$A = \ln\alpha + \ln\kappa$, nats", loc="left", color=_INK)
+    right.plot(x, density[view].numpy(), color=_COLOURS[0], lw=1.8)
+    right.fill_between(x, density[view].numpy(), color=_COLOURS[0], alpha=0.15, lw=0)
+    right.set_ylim(bottom=0)
+    right.set_title(rf"Prior $\alpha$ ($K = {round(solution.constant, 3) + 0.0:g}$)", loc="left", color=_INK)
+    for axes in (left, middle, right):
+        axes.margins(x=0)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color("#999999")
+        axes.tick_params(colors=_INK, length=3)
+        axes.grid(color="#e6e6e6", lw=0.6)
+        axes.set_axisbelow(True)
+    for axes in (middle, right):
+        axes.set_xlabel(r"$w$")
+    if title is not None:
+        figure.suptitle(title, x=0.01, ha="left", color=_INK, fontweight="bold")
+    return figure

@@ -46,6 +46,7 @@ __all__ = [
     "SharedPrior",
     "TabulatedDensity",
     "Variance",
+    "check_grouped",
     "group_lasso_log_normalizer",
     "group_norms",
     "group_size",
@@ -82,7 +83,8 @@ def _check_groups(groups: str) -> None:
         raise ValueError(f"groups={groups!r} is unknown: pass one of {sorted(GROUP_DIMS)}")
 
 
-def _check_grouped(weight: Tensor, groups: str) -> None:
+def check_grouped(weight: Tensor, groups: str) -> None:
+    """Raise unless `weight` has groups of this kind."""
     _check_groups(groups)
     if weight.dim() < 2:
         raise ValueError(
@@ -103,7 +105,7 @@ def target_variance(variance: Variance, module: nn.Module | None, parameter: Ten
 
 def group_norms(weight: Tensor, groups: Groups) -> Tensor:
     """Return the 2-norm of every group of a weight (K, D, ...): (K,) incoming, (D,) outgoing."""
-    _check_grouped(weight, groups)
+    check_grouped(weight, groups)
     rows: Tensor = weight.movedim(GROUP_DIMS[groups], 0).flatten(1)  # (G, group size)
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
     return norms
@@ -111,7 +113,7 @@ def group_norms(weight: Tensor, groups: Groups) -> Tensor:
 
 def group_size(weight: Tensor, groups: Groups) -> int:
     """Return the number D of weights in each group of `weight`."""
-    _check_grouped(weight, groups)
+    check_grouped(weight, groups)
     return weight.numel() // weight.shape[GROUP_DIMS[groups]]
 
 
@@ -270,10 +272,7 @@ class TabulatedDensity(TorchDistribution):
         """Return the interpolated log density."""
         if self._validate_args:
             self._validate_sample(value)
-        piece = torch.bucketize(value.detach(), self.points)  # (...), 0 left of the table, G right of it
-        anchor = (piece - 1).clamp(min=0)
-        result = self.log_density[anchor] + self._slopes[piece] * (value - self.points[anchor])
-        return result + result.new_zeros(self.batch_shape)
+        return self._interpolate(value) + self.points.new_zeros(self.batch_shape)
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return the probability of (-inf, value]."""
@@ -319,6 +318,11 @@ class TabulatedDensity(TorchDistribution):
         """The variance."""
         return (self._moment(2) - self._moment(1) ** 2).expand(self.batch_shape)
 
+    def _interpolate(self, value: Tensor) -> Tensor:
+        piece = torch.bucketize(value.detach(), self.points)  # (...), 0 left of the table, G right of it
+        anchor = (piece - 1).clamp(min=0)
+        return self.log_density[anchor] + self._slopes[piece] * (value - self.points[anchor])
+
     def _moment(self, order: Literal[1, 2]) -> Tensor:
         nodes = self.points.new_tensor(
             [-0.8611363115940526, -0.3399810435848563, 0.3399810435848563, 0.8611363115940526]
@@ -328,7 +332,7 @@ class TabulatedDensity(TorchDistribution):
         )
         width = self.points.diff()
         x = self.points[:-1, None] + width[:, None] * (1 + nodes) / 2  # (G - 1, 4), Gauss-Legendre
-        inside = (width[:, None] * shares * torch.exp(self.log_prob(x)) * x**order).sum()
+        inside = (width[:, None] * shares * torch.exp(self._interpolate(x)) * x**order).sum()
         ends, scales = self.points[[0, -1]], 1 / self._slopes[[0, -1]]  # a tail's mean is its end minus 1 / slope
         tails = ends - scales if order == 1 else (ends - scales) ** 2 + scales**2
         return inside + (self._masses[[0, -1]] * tails).sum()
