@@ -1,0 +1,158 @@
+"""
+A posterior on labelled rows, in one pass over the draws: the results table, and what every row contributes to it.
+
+The table is that of `Posterior.evaluate`, number for number; the rows are what a report, a comparison or a rejection
+curve needs beside it. Memory does not grow with the number of draws.
+"""
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+import torch
+from torch import Tensor
+
+from pyro_bnn.analysis.metrics import (
+    ClassificationAccumulator,
+    RegressionAccumulator,
+    bootstrap_interval,
+    classification_table,
+    ece,
+    regression_table,
+)
+from pyro_bnn.data.standardise import Standardiser
+from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw
+from pyro_bnn.posterior import Posterior
+
+__all__ = ["ClassEvaluation", "Evaluation", "RealEvaluation", "evaluate_rows", "in_units"]
+
+Table: TypeAlias = dict[str, dict[str, float]]
+
+_ECE_RESAMPLES = 400
+
+
+def _mean_interval(values: Tensor, level: float) -> tuple[float, float]:
+    return bootstrap_interval(lambda v: float(v.mean()), values.double(), level=level)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ClassEvaluation:
+    """Labels (N,), log-probabilities of the averaged predictive (N, K) and the draws' mean entropy (N,), in float64."""
+
+    table: Table
+    num_samples: int
+    labels: Tensor
+    log_probs: Tensor
+    entropy: Tensor
+    aleatoric: Tensor
+
+    @property
+    def epistemic(self) -> Tensor:
+        """Mutual information of label and weights (N,)."""
+        return self.entropy - self.aleatoric
+
+    @property
+    def guess(self) -> Tensor:
+        """The most probable class (N,)."""
+        return self.log_probs.argmax(1)
+
+    @property
+    def correct(self) -> Tensor:
+        """Whether it is the label (N,)."""
+        return self.guess == self.labels
+
+    @property
+    def log_density(self) -> Tensor:
+        """Log predictive probability of each label (N,)."""
+        return self.log_probs.gather(1, self.labels[:, None])[:, 0]
+
+    def intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
+        """Return basic bootstrap intervals over rows of the S-sample column; that of ece is cut off at 0."""
+        p = self.log_probs.exp()
+        rows = {
+            "accuracy": self.correct,
+            "pred_nll": -self.log_density,
+            "brier": p.square().sum(1) - 2 * self.log_density.exp() + 1,
+            "confidence": p.amax(1),
+        }
+        low, high = bootstrap_interval(ece, self.log_probs, self.labels, level=level, num_resamples=_ECE_RESAMPLES)
+        return {
+            **{name: _mean_interval(values, level) for name, values in rows.items()},
+            "ece": (max(low, 0.0), max(high, 0.0)),
+        }
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RealEvaluation:
+    """Targets, mean, variances and F(y) of the mixture in y's shape, and each row's log-density (N,), in float64."""
+
+    table: Table
+    num_samples: int
+    y: Tensor
+    mean: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+    pit: Tensor
+    log_density: Tensor
+
+    @property
+    def sd(self) -> Tensor:
+        """Standard deviation of the mixture, in y's shape."""
+        return (self.aleatoric + self.epistemic).sqrt()
+
+    def intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
+        """Return basic bootstrap intervals over rows of the S-sample column."""
+        n = len(self.y)
+        low, high = _mean_interval((self.mean - self.y).square().reshape(n, -1).mean(1), level)
+        found = {"pred_nll": _mean_interval(-self.log_density, level), "rmse": (max(low, 0.0) ** 0.5, high**0.5)}
+        for name in self.table["s_draws"]:
+            if name.startswith("coverage_"):
+                inside = (self.pit - 0.5).abs() <= float(name.removeprefix("coverage_")) / 2
+                found[name] = _mean_interval(inside.double().reshape(n, -1).mean(1), level)
+        return found
+
+
+Evaluation: TypeAlias = ClassEvaluation | RealEvaluation
+
+
+def in_units(posterior: Posterior, y: Tensor) -> Tensor:
+    """Return targets on the model's scale in their own units."""
+    saved = posterior.info.get("y_standardiser")
+    return y if saved is None else Standardiser.from_dict(saved).invert(y)
+
+
+def evaluate_rows(posterior: Posterior, x: Any, y: Tensor, num_samples: int = 100, *, seed: int = 0) -> Evaluation:
+    """Score a posterior on inputs x and labels or targets y on the model's scale, and keep what each row gave."""
+    if len(x) != len(y):
+        raise ValueError(f"x has {len(x)} rows and y has {len(y)}: pass one label per row")
+    has_point = hasattr(posterior.guide, "median")
+    point = next(posterior.stream(x, 1, plug_in=True)) if has_point else None
+    draws = posterior.stream(x, num_samples, seed=seed)
+    if not y.is_floating_point():
+        classes = ClassificationAccumulator(y.long())
+        for draw in draws:
+            classes.update(_class_draw(draw).log_probs)
+        table = classification_table(None if point is None else _class_draw(point).log_probs, classes)
+        found = classes.predictive
+        return ClassEvaluation(table, num_samples, y.long(), found.log_probs, found.total, found.aleatoric)
+    target = in_units(posterior, y)
+    real = RegressionAccumulator(target)
+    for draw in draws:
+        real.update(*_moments(draw, target))
+    table = regression_table(None if point is None else _moments(point, target), real)
+    return RealEvaluation(
+        table, num_samples, real.y, real.mean, real.aleatoric, real.epistemic, real.pit, real.log_density
+    )
+
+
+def _class_draw(draw: Draw) -> ClassDraw:
+    if not isinstance(draw, ClassDraw):
+        raise ValueError("the labels are classes but the model predicts numbers: pass floating-point targets")
+    return draw
+
+
+def _moments(draw: Draw, like: Tensor) -> tuple[Tensor, Tensor]:
+    if not isinstance(draw, RealDraw):
+        raise ValueError("the targets are numbers but the model predicts classes: pass integer labels")
+    return draw.mean.reshape(like.shape), draw.sd.reshape(like.shape)

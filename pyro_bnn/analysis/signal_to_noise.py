@@ -1,0 +1,128 @@
+"""
+Signal-to-noise of weights, and how much of a network is needed.
+
+A weight's signal-to-noise is |mu| / sigma under the posterior. Weights are set to zero from the lowest up, in all
+draws alike, and what is left is scored: a posterior whose uncertain weights do not matter keeps its accuracy until
+most are gone. Graves 2011; Blundell et al. 2015, arXiv:1505.05424, section 5.1.
+
+Mean and standard deviation are the guide's own where it states them (`guide.site(name)`), else estimated from draws.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast, final
+
+import pyro
+import pyro.distributions as dist
+import pyro.poutine as poutine
+import torch
+from torch import Tensor
+
+from pyro_bnn.inference.predictive import evaluation_mode
+from pyro_bnn.posterior import Posterior
+
+__all__ = ["PrunedGuide", "WeightSummary", "prune_by_signal_to_noise", "pruning_curve", "weight_summary"]
+
+_DRAWS = 200
+
+
+class WeightSummary(NamedTuple):
+    """Posterior mean and standard deviation of one site, in its shape."""
+
+    mean: Tensor
+    sd: Tensor
+
+    @property
+    def signal_to_noise(self) -> Tensor:
+        """|mean| / sd; infinite where sd is 0 and mean is not, 0 where both are."""
+        return torch.where(self.mean == 0, torch.zeros_like(self.mean), self.mean.abs() / self.sd)
+
+
+def draw_sites(guide: Callable[..., Any], x: Tensor | None = None) -> dict[str, Tensor]:
+    """Return one draw of every latent site; `x` is what a guide that looks at its input is called with."""
+    with torch.no_grad(), evaluation_mode(guide), poutine.block():
+        trace = poutine.trace(guide).get_trace(*(() if x is None else (x,)))
+    return {
+        name: site["value"]
+        for name, site in trace.nodes.items()
+        if site["type"] == "sample" and not site["is_observed"] and not site["infer"].get("is_auxiliary")
+    }
+
+
+def weight_summary(
+    posterior: Posterior, x: Tensor | None = None, *, num_samples: int = _DRAWS
+) -> dict[str, WeightSummary]:
+    """
+    Return mean and standard deviation of every site.
+
+    :param x: one input, for a hand-written guide that needs it.
+    :param num_samples: draws to estimate from, where the guide does not state its moments.
+    """
+    guide: Any = posterior.guide
+    if hasattr(guide, "site") and hasattr(guide, "site_names"):
+        return {name: WeightSummary(*guide.site(name)) for name in guide.site_names()}
+    if num_samples < 2:
+        raise ValueError(f"num_samples={num_samples} shows no spread: pass at least 2")
+    mean: dict[str, Tensor] = {}
+    square: dict[str, Tensor] = {}
+    for s in range(num_samples):
+        for name, value in draw_sites(guide, x).items():
+            value = value.double()
+            delta = value - mean.get(name, torch.zeros_like(value))
+            mean[name] = mean.get(name, torch.zeros_like(value)) + delta / (s + 1)
+            square[name] = square.get(name, torch.zeros_like(value)) + delta * (value - mean[name])
+    return {name: WeightSummary(mean[name], (square[name] / (num_samples - 1)).sqrt()) for name in mean}
+
+
+@final
+class PrunedGuide:
+    """A guide whose draws have some weights set to zero: sites and their boolean masks, True where a weight stays."""
+
+    def __init__(self, guide: Callable[..., Any], keep: dict[str, Tensor]) -> None:
+        self.guide = guide
+        self.keep = keep
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Draw from the guide and prune."""
+        return self._emit(draw_sites(self.guide, *args[:1]))
+
+    def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Return the guide's median, pruned."""
+        return {n: v * self.keep[n] if n in self.keep else v for n, v in cast(Any, self.guide).median(*args).items()}
+
+    def _emit(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        pruned = {n: v * self.keep[n] if n in self.keep else v for n, v in values.items()}
+        return {n: pyro.sample(n, dist.Delta(v, event_dim=v.dim())) for n, v in pruned.items()}
+
+
+def prune_by_signal_to_noise(
+    posterior: Posterior, fraction: float, *, summary: dict[str, WeightSummary] | None = None
+) -> Posterior:
+    """Return the posterior with this fraction of all weights, those of lowest signal-to-noise, set to zero."""
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"fraction={fraction} is not a share of the weights: pass a number from 0 to 1")
+    found = weight_summary(posterior) if summary is None else summary
+    ratios = {name: s.signal_to_noise for name, s in found.items()}
+    order = torch.cat([r.flatten() for r in ratios.values()]).argsort()  # (P,)
+    keep = torch.ones(len(order), dtype=torch.bool, device=order.device)
+    keep[order[: round(fraction * len(order))]] = False
+    parts = keep.split([r.numel() for r in ratios.values()])
+    masks = {name: part.view_as(r) for (name, r), part in zip(ratios.items(), parts, strict=True)}
+    return Posterior(posterior.model, PrunedGuide(posterior.guide, masks), posterior.info)
+
+
+def pruning_curve(
+    posterior: Posterior,
+    x: Tensor,
+    y: Tensor,
+    fractions: Sequence[float] = (0, 0.5, 0.75, 0.9, 0.95, 0.98),
+    num_samples: int = 20,
+    *,
+    seed: int = 0,
+) -> list[dict[str, float]]:
+    """Return the metrics of the averaged predictive by the fraction of weights pruned, as one row per fraction."""
+    summary = weight_summary(posterior, x[:1])
+    rows = []
+    for fraction in fractions:
+        pruned = prune_by_signal_to_noise(posterior, fraction, summary=summary)
+        rows.append({"fraction": float(fraction), **pruned.evaluate(x, y, num_samples, seed=seed)["s_draws"]})
+    return rows
