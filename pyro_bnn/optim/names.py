@@ -80,7 +80,7 @@ def site_path(name: str) -> str:
     for place, component in enumerate(parts[:-1]):
         if component in ("locs", "scales", "scale_trils"):
             return ".".join(parts[place + 1 :])
-    if _kind_of_component(parts[-1]) == "other":
+    if parameter_kind(name) == "other":
         return ".".join(parts[1:])
     return ".".join(parts[1:-1])
 

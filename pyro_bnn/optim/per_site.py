@@ -93,9 +93,7 @@ class PerSite(PyroOptim):
                 )
             for twin, same in self.groups.items():
                 if twin != name and same is optim:
-                    raise ValueError(
-                        f"PerSite: {name!r} and {twin!r} are one optimizer object; build one for each group"
-                    )
+                    raise ValueError(f"PerSite: {name!r} and {twin!r} are the same object; build one for each")
 
     def _check_alternate(self, alternate: int | None) -> None:
         if alternate is None:
@@ -122,9 +120,7 @@ class PerSite(PyroOptim):
 
     def _check_name(self, group: str) -> None:
         if group not in self.groups:
-            raise ValueError(
-                f"PerSite: there is no group {group!r}; the groups are {', '.join(map(repr, self.groups))}"
-            )
+            raise ValueError(f"PerSite: no group is called {group!r}; there are {', '.join(map(repr, self.groups))}")
 
     # -- parameters ----------------------------------------------------------------------------------------------------
 
@@ -152,13 +148,9 @@ class PerSite(PyroOptim):
         if key in self._plans:
             return self._plans[key]
         assigned = dict(self._group_of)
-        for param in params:
-            if id(param) not in assigned:
-                name = self.names.of(param)
-                if name is None:
-                    raise unnamed(param, "PerSite")
-                assigned = {i: known for i, known in assigned.items() if known[1] != name or i in key}
-                assigned[id(param)] = (param, name, self.group_of(name))
+        for name, param in self._named([param for param in params if id(param) not in assigned]):
+            assigned = {i: known for i, known in assigned.items() if known[1] != name or i in key}
+            assigned[id(param)] = (param, name, self.group_of(name))
         check_distinct([assigned[i][1] for i in key])
         if not self._group_of:
             self._check_all_match(assigned)
@@ -172,6 +164,15 @@ class PerSite(PyroOptim):
             self._plans.clear()
         remember(self._plans, key, plans)
         return plans
+
+    def _named(self, params: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
+        named = []
+        for param in params:
+            name = self.names.of(param)
+            if name is None:
+                raise unnamed(param, "PerSite")
+            named.append((name, param))
+        return sorted(named, key=lambda pair: pair[0])
 
     def _check_all_match(self, assigned: Mapping[int, tuple[Tensor, str, str]]) -> None:
         names = sorted(name for _, name, _ in assigned.values())

@@ -36,9 +36,7 @@ def test_adabayes_fp_golden_rates():
 
 
 def test_adabayes_golden_rates_of_the_printed_recursion():
-    np.testing.assert_allclose(
-        rate_under_constant_gradient(AdaBayes, 8000, decay="first_order"), RECURSION, rtol=2e-6
-    )
+    np.testing.assert_allclose(rate_under_constant_gradient(AdaBayes, 8000, decay="first_order"), RECURSION, rtol=2e-6)
 
 
 def test_adabayes_exponential_decay_is_the_printed_one_to_first_order():
@@ -167,7 +165,7 @@ def test_adabayes_fp_with_a_wide_prior_approaches_adamw():
 
 @pytest.mark.parametrize("optimizer_class", [AdaBayes, AdaBayesFP])
 def test_adabayes_with_small_gradients_is_sgd(optimizer_class):
-    """sigma2 g^2 and sigma2 |g| / eta near zero: the variance stays at sigma2, the step is lr_sgd times the gradient."""
+    """sigma2 g^2 and sigma2 |g| / eta near zero: the variance stays at sigma2, the step is lr_sgd g / batch_size."""
     w = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     optimizer = optimizer_class([w], lr=1e-2, lr_sgd=1e-2, batch_size=10, betas=(0.0, 0.999))
     gradient = torch.tensor([1e-7, -2e-6, 3e-6], dtype=torch.float64)

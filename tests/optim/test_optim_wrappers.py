@@ -93,7 +93,9 @@ def test_a_parameter_that_appears_later_starts_fresh(name):
     step(optim, {**params, "a.rho": late}, 3)
     assert not torch.equal(late, before)
     assert len(optim.torch_optimizer.param_groups) == 2
-    steps = {int(s["step"]) for p, s in optim.torch_optimizer.state.items() if isinstance(p, torch.Tensor) and "step" in s}
+    steps = {
+        int(s["step"]) for p, s in optim.torch_optimizer.state.items() if isinstance(p, torch.Tensor) and "step" in s
+    }
     assert steps in ({1, 4}, set())
 
 
@@ -176,7 +178,7 @@ def test_bad_values_are_refused_at_construction(name):
     if "momentum" in OPTIMIZERS[name].arguments():
         with pytest.raises(ValueError, match=r"momentum=1.*\[0, 1\)"):
             OPTIMIZERS[name]({**NUMBERS[name], "momentum": 1})
-    with pytest.raises(ValueError, match="does not know 'learning_rate'.*lr"):
+    with pytest.raises(ValueError, match=r"does not know 'learning_rate'.*lr"):
         OPTIMIZERS[name]({**NUMBERS[name], "learning_rate": 1e-3})
 
 

@@ -1,12 +1,13 @@
 """Literal float64 twins of the algorithms that torch ships, with torch's conventions, one weight at a time."""
 
 import math
+from typing import ClassVar
 
 
 class Twin:
     """Numbers and per-weight memory; a subclass states the rule for one weight."""
 
-    defaults: dict = {}
+    defaults: ClassVar[dict] = {}
 
     def __init__(self, w, *, lr, weight_decay=0.0, **numbers):
         self.w = [float(x) for x in w]
@@ -26,7 +27,7 @@ class Twin:
 
 
 class SGDTwin(Twin):
-    defaults = {"momentum": 0.0}
+    defaults: ClassVar[dict] = {"momentum": 0.0}
 
     def rule(self, w, g, lr, s):
         s["b"] = self.n["momentum"] * s.get("b", 0.0) + self.l2(w, g)
@@ -34,7 +35,7 @@ class SGDTwin(Twin):
 
 
 class AdamTwin(Twin):
-    defaults = {"betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False}
+    defaults: ClassVar[dict] = {"betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False}
 
     def rule(self, w, g, lr, s):
         return self.adam(w, self.l2(w, g), lr, s)
@@ -49,7 +50,7 @@ class AdamTwin(Twin):
 
 
 class AMSGradTwin(AdamTwin):
-    defaults = {**AdamTwin.defaults, "amsgrad": True}
+    defaults: ClassVar[dict] = {**AdamTwin.defaults, "amsgrad": True}
 
 
 class AdamWTwin(AdamTwin):
@@ -58,7 +59,7 @@ class AdamWTwin(AdamTwin):
 
 
 class RAdamTwin(Twin):
-    defaults = {"betas": (0.9, 0.999), "eps": 1e-8}
+    defaults: ClassVar[dict] = {"betas": (0.9, 0.999), "eps": 1e-8}
 
     def rule(self, w, g, lr, s):
         (b1, b2), eps, t = self.n["betas"], self.n["eps"], self.t
@@ -75,7 +76,7 @@ class RAdamTwin(Twin):
 
 
 class AdagradTwin(Twin):
-    defaults = {"eps": 1e-10}
+    defaults: ClassVar[dict] = {"eps": 1e-10}
 
     def rule(self, w, g, lr, s):
         g = self.l2(w, g)
@@ -84,7 +85,7 @@ class AdagradTwin(Twin):
 
 
 class RMSpropTwin(Twin):
-    defaults = {"alpha": 0.99, "eps": 1e-8}
+    defaults: ClassVar[dict] = {"alpha": 0.99, "eps": 1e-8}
 
     def rule(self, w, g, lr, s):
         g = self.l2(w, g)
