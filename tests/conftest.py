@@ -1,5 +1,6 @@
-"""Every test starts from seed 0 and an empty parameter store; threads are fixed so that figures repeat."""
+"""Every test starts from seed 0 and an empty parameter store; two threads, unless OMP_NUM_THREADS says otherwise."""
 
+import os
 from collections.abc import Iterator
 
 import pyro
@@ -10,7 +11,7 @@ import torch
 @pytest.fixture(autouse=True)
 def fresh_pyro() -> Iterator[None]:
     """Seed, clear, run, clear."""
-    torch.set_num_threads(2)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
     pyro.set_rng_seed(0)
     pyro.clear_param_store()
     yield
