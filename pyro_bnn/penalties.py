@@ -262,7 +262,7 @@ def _expected_log_prob(prior: Distribution, mu: Tensor, sd: Tensor) -> Tensor:
     shares = torch.softmax(-z.square() / 2, 0)  # (281,), spacing 1 / 16
     mu, sd = mu + torch.zeros_like(sd), sd + torch.zeros_like(mu)
     flat = torch.stack([mu.reshape(-1), sd.reshape(-1)], 1)  # (numbers, 2)
-    blocks = (flat[start : start + 8192] for start in range(0, max(len(flat), 1), 8192))
+    blocks = (flat[start : start + 1024] for start in range(0, max(len(flat), 1), 1024))
     means = [(prior.log_prob(block[:, :1] + block[:, 1:] * z) * shares).sum(-1) for block in blocks]  # each (block,)
     return torch.cat(means).reshape(mu.shape)
 
@@ -327,8 +327,14 @@ class QuadraticPenalty:
 
 def gaussian_penalty(prior_sd: float) -> QuadraticPenalty:
     """Return the one quadratic penalty whose prior is N(0, prior_sd^2) whatever the variational scale (K = 0)."""
+    if not (math.isfinite(prior_sd) and prior_sd > 0):
+        raise ValueError(f"prior_sd={prior_sd} is not a standard deviation: pass a finite number above 0")
     s0 = prior_sd**2
-    return QuadraticPenalty(a=lambda v: (v / s0 + math.log(s0 / v) - 1) / 2, b=lambda v: 1 / (2 * s0))
+
+    def a(variance: float) -> float:
+        return (variance / s0 + math.log(s0 / variance) - 1) / 2 if variance > 0 else math.inf
+
+    return QuadraticPenalty(a, b=lambda variance: 1 / (2 * s0))
 
 
 @final
@@ -606,6 +612,8 @@ def _solve_quadratic(penalty: QuadraticPenalty, sds: tuple[float, ...]) -> Impli
     variance = 1 / (2 * b[0])
     entropies = [0.5 * math.log(2 * math.pi * math.e * sd**2) if sd > 0 else 0.0 for sd in sds]
     tops = [b_ * sd**2 - penalty.a(sd**2) - h for b_, sd, h in zip(b, sds, entropies, strict=True)]  # A at 0
+    if not math.isfinite(tops[0]):
+        raise NotIntegrableError(f"exp(A) does not integrate: a is {penalty.a(sds[0] ** 2)} at sd {sds[0]:g}")
     for sd, b_, top in zip(sds[1:], b[1:], tops[1:], strict=True):
         if not math.isclose(b_, b[0], rel_tol=1e-9) or not math.isclose(top, tops[0], rel_tol=1e-9, abs_tol=1e-9):
             raise DependsOnScaleError(
@@ -619,7 +627,7 @@ def _solve_quadratic(penalty: QuadraticPenalty, sds: tuple[float, ...]) -> Impli
         prior=dist.Normal(torch.zeros((), dtype=torch.float64), torch.tensor(scale, dtype=torch.float64)),
         variational_sd=sds,
         points=points,
-        penalty=torch.stack([penalty(points, sd) if sd > 0 else b[0] * points.square() - tops[0] for sd in sds]),
+        penalty=torch.stack([penalty(points, sd) for sd in sds]),
         A=tops[0] - b[0] * points.square(),
         log_kappa=tops[0] + 0.5 * math.log(2 * math.pi * variance),
     )

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyro
@@ -21,7 +22,14 @@ from pyro_bnn.inference import fit, kl
 from pyro_bnn.inference.kl import per_datum
 from pyro_bnn.models import BNN, likelihoods, priors
 from pyro_bnn.models.cvnn import CVNN
-from pyro_bnn.models.penalty_priors import GroupLassoDensity, SharedPrior, TabulatedDensity
+from pyro_bnn.models.penalty_priors import (
+    GroupLassoDensity,
+    GroupLassoPrior,
+    L1Prior,
+    L2Prior,
+    SharedPrior,
+    TabulatedDensity,
+)
 from pyro_bnn.penalties import (
     L1,
     L2,
@@ -55,6 +63,7 @@ KINDS = ["L2", "L1", "incoming", "outgoing"]
 @pytest.fixture(autouse=True)
 def float64() -> None:
     torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)  # the tensors are small
 
 
 def mixture(loc: float = 1.5, sd: float = 0.7, share: float = 0.5) -> Distribution:
@@ -101,9 +110,8 @@ class TestRecoveredPriors:
         assert solution.constant == pytest.approx(-math.log(kappa), abs=1e-6)
         assert solution.log_kappa == -solution.constant
 
-    @pytest.mark.parametrize("sd", [0.1, 0.2, 0.3])
-    @pytest.mark.parametrize("share", [0.5, 0.8])
-    def test_mixture(self, sd: float, share: float) -> None:
+    @pytest.mark.parametrize(("share", "sd"), [(0.5, 0.1), (0.5, 0.3), (0.8, 0.2)])
+    def test_mixture(self, share: float, sd: float) -> None:
         target = mixture(share=share)
         r = penalty_from_prior(target)
         solution = implied_prior(lambda mu, s: r(mu, s) - 0.3, sd)
@@ -112,10 +120,10 @@ class TestRecoveredPriors:
         assert 3 <= solution.cutoff[0] <= 5
 
     def test_a_trained_scale(self) -> None:
-        solution = implied_prior(penalty_from_prior(mixture()), [0.1, 0.2, 0.3])
+        solution = implied_prior(penalty_from_prior(mixture()), [0.15, 0.3])
         assert l1_distance(solution.prior, mixture().log_prob) < 5e-5
-        assert solution.penalty.shape == (3, len(solution.points))
-        assert solution.variational_sd == (0.1, 0.2, 0.3)
+        assert solution.penalty.shape == (2, len(solution.points))
+        assert solution.variational_sd == (0.15, 0.3)
 
     def test_heavy_tails(self) -> None:
         target = dist.StudentT(torch.tensor(7.0), torch.tensor(0.0), torch.tensor(1.0))
@@ -279,6 +287,10 @@ class TestNoPrior:
         with pytest.raises(NotIntegrableError):
             implied_prior(r, sd)
 
+    def test_the_entropy_of_a_point_is_infinite(self) -> None:
+        with pytest.raises(NotIntegrableError, match="a is inf at sd 0"):
+            implied_prior(gaussian_penalty(0.7), 0.0)
+
     def test_concave_quadratic(self) -> None:
         with pytest.raises(NotIntegrableError, match="b must be above 0"):
             implied_prior(QuadraticPenalty(lambda v: 0.0, lambda v: -1.0), 0.3)
@@ -315,6 +327,8 @@ class TestNoPrior:
             implied_prior(3.0, 0.1)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="elementwise"):
             implied_prior(lambda mu, sd: mu.sum(), 0.1)
+        with pytest.raises(ValueError, match="prior_sd=0"):
+            gaussian_penalty(0.0)
         with pytest.raises(ValueError, match="weight=0"):
             L1(0.0)
         with pytest.raises(ValueError, match="family='cauchy'"):
@@ -376,6 +390,17 @@ class TestLayerWeights:
                 for p in (light, heavy)
             ]
             torch.testing.assert_close(*values)
+
+    def test_agrees_with_the_rules_by_variance(self) -> None:
+        net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Linear(4, 3))
+        rules = [L2Prior, L1Prior, partial(GroupLassoPrior, "incoming"), partial(GroupLassoPrior, "outgoing")]
+        for penalty, rule in zip(PENALTIES, rules, strict=True):
+            by_weight = PenaltyPrior(penalty, bayesian_penalty_weights(net, penalty, "glorot"))
+            by_variance = rule(variance="glorot")
+            for name, p in net.named_parameters():
+                owner = net[int(name[0])]
+                values = [prior(name, owner, p).log_prob(p) for prior in (by_weight, by_variance)]
+                torch.testing.assert_close(*values, rtol=1e-12, atol=1e-12)
 
     def test_usual_weights(self) -> None:
         net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 3, 1))
@@ -514,7 +539,7 @@ class TestTraining:
         model = BNN(net, prior(net), likelihoods.Categorical(), num_data=100)
         guide = pyro.infer.autoguide.AutoNormal(model, init_scale=0.05)
         svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.03}), TraceMeanField_ELBO())
-        losses = [svi.step(x, y) for _ in range(100)]
+        losses = [svi.step(x, y) for _ in range(80)]
         assert all(math.isfinite(loss) for loss in losses)
         medians = {name.removeprefix("net."): value for name, value in guide.median().items()}
         accuracy = (model.output(x, medians).argmax(-1) == y).double().mean().item()
@@ -532,7 +557,7 @@ class TestTraining:
             model = BNN(net, rule, likelihoods.Categorical(), num_data=100)
             guide = point_guide(model, net)
             adam = pyro.optim.Adam({"lr": 0.03})
-            fit(model, guide, adam, (x, y), epochs=80, kl=kl.tempered(eta), elbo=Trace_ELBO(), seed=0)
+            fit(model, guide, adam, (x, y), epochs=60, kl=kl.tempered(eta), elbo=Trace_ELBO(), seed=0)
             weight = {"0.weight": guide.median()["net.0.weight"]}
             dead.append(group_sparsity(weight, "incoming", threshold=0.05).fraction)
         assert dead[0] > 0.5

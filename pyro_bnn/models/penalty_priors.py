@@ -401,10 +401,23 @@ class GroupLassoPrior(Prior):
         return GroupLassoDensity(parameter.new_tensor(rate), parameter.shape, GROUP_DIMS[self.groups])
 
 
+def _cast(density: Distribution, like: Tensor) -> Distribution:
+    if isinstance(density, TabulatedDensity):
+        return density.to(like)
+    if isinstance(density, (dist.Normal, dist.Laplace)):
+        return type(density)(density.loc.to(like), density.scale.to(like))
+    return density
+
+
 @final
 @dataclass(frozen=True)
 class SharedPrior(Prior):
-    """One distribution over a single weight, shared by all weights: any Pyro distribution with scalar events."""
+    """
+    One distribution over a single weight, shared by all weights, such as what `prior_from_penalty` returns.
+
+    :param density: any Pyro distribution with scalar events. Tables, Normal and Laplace distributions follow the dtype
+        and device of the weights; others must be made in it.
+    """
 
     density: Distribution
 
@@ -417,7 +430,7 @@ class SharedPrior(Prior):
 
     def __call__(self, name: str, module: nn.Module | None, parameter: Tensor) -> Distribution:
         """Return the prior of `parameter`."""
-        density = self.density.to(parameter) if isinstance(self.density, TabulatedDensity) else self.density
+        density = _cast(self.density, parameter)
         return density.expand(parameter.shape).to_event(parameter.dim())  # type: ignore[no-any-return]
 
     def spec(self) -> dict[str, Any]:

@@ -220,6 +220,16 @@ class TestRules:
         expected = dist.Laplace(0.0, 0.5).log_prob(layer.weight.double()).sum().float()
         torch.testing.assert_close(prior.log_prob(layer.weight), expected, atol=1e-4, rtol=0)
 
+    @pytest.mark.parametrize("family", [dist.Normal, dist.Laplace])
+    def test_shared_prior_follows_the_dtype(self, family: type[dist.Normal] | type[dist.Laplace]) -> None:
+        density = family(torch.tensor(0.5), torch.tensor(2.0))  # float64
+        weight = torch.zeros(2, 3, dtype=torch.float32)
+        prior = SharedPrior(density)("weight", None, weight)
+        assert prior.sample().dtype == torch.float32
+        torch.testing.assert_close(
+            prior.log_prob(weight).double(), 6 * density.log_prob(torch.tensor(0.0)), rtol=1e-6, atol=0
+        )
+
     def test_spec_names_the_rule(self) -> None:
         assert GroupLassoPrior("outgoing").spec() == {
             "name": "GroupLassoPrior",
