@@ -8,7 +8,8 @@ hand-written program loads into the program: `Posterior.load(path, model=program
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -30,7 +31,7 @@ from pyro_bnn.analysis.metrics import (
 )
 from pyro_bnn.data.standardise import Standardiser
 from pyro_bnn.inference.checkpoint import atomic_write, parameters_of, restore_parameters
-from pyro_bnn.inference.predictive import CHUNK, ClassDraw, Draw, RealDraw, predictive_draws
+from pyro_bnn.inference.predictive import CHUNK, ClassDraw, Draw, RealDraw, evaluation_mode, predictive_draws
 from pyro_bnn.version import __version__
 
 __all__ = ["Posterior", "RealPrediction", "Uncertainty"]
@@ -64,9 +65,12 @@ class RealPrediction:
     sd: Tensor
 
 
-def _free_names() -> tuple[str, ...]:
-    """Return the names in Pyro's store that no numbered model or guide of this library owns."""
-    return tuple(n for n in pyro.get_param_store() if not re.match(r"[A-Za-z]+\d+\.", n))
+def _free_names(model: Any, guide: Any) -> tuple[str, ...]:
+    """Return the names in Pyro's store that a hand-written program may own: no module of this library does."""
+    own = tuple(f"{name}." for name in (getattr(p, "_pyro_name", "") for p in (model, guide)) if name)
+    return tuple(
+        n for n in pyro.get_param_store() if not re.match(r"(BNN|Auto[A-Za-z]+)\d+\.", n) and not n.startswith(own)
+    )
 
 
 @final
@@ -121,6 +125,36 @@ class Posterior:
             ]
         return torch.stack(found)
 
+    def stream(
+        self,
+        x: Any,
+        num_samples: int = 100,
+        *,
+        chunk: int = CHUNK,
+        seed: int | None = None,
+        plug_in: bool = False,
+    ) -> Iterator[Draw]:
+        """
+        Yield what one weight sample after another says about all rows, numbers in the units of the targets.
+
+        A seed gives the draws that it gives `predict`, whatever is drawn elsewhere meanwhile.
+
+        :param plug_in: use the guide's median in place of samples.
+        """
+        draws = self._draws(x, num_samples, chunk, plug_in=plug_in)
+        if seed is None:
+            yield from (draw if isinstance(draw, ClassDraw) else RealDraw(*self._real(draw)) for draw in draws)
+            return
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            state = torch.random.get_rng_state()
+        for _ in range(num_samples):
+            with torch.random.fork_rng():
+                torch.random.set_rng_state(state)
+                draw = next(draws)
+                state = torch.random.get_rng_state()
+            yield draw if isinstance(draw, ClassDraw) else RealDraw(*self._real(draw))
+
     @torch.no_grad()
     def uncertainty(
         self, x: Any, num_samples: int = 100, *, chunk: int = CHUNK, seed: int | None = None
@@ -142,7 +176,8 @@ class Posterior:
         with self._seeded(seed):
             point = None
             if hasattr(self.guide, "median"):
-                point = next(iter(self._draws(x, 1, chunk, plug_in=True)))
+                with suppress(NotImplementedError):  # some of Pyro's guides name a median and have none
+                    point = next(iter(self._draws(x, 1, chunk, plug_in=True)))
             draws = self._draws(x, num_samples, chunk)
             if y.is_floating_point():
                 target = self._units(y)
@@ -226,7 +261,7 @@ class Posterior:
                 "this posterior waits for its first prediction to take up its tensors: predict once, then save"
             )
         folder = Path(path)
-        state = parameters_of(self.model, self.guide, _free_names())
+        state = parameters_of(self.model, self.guide, _free_names(self.model, self.guide))
         if hasattr(self.model, "kept_tensors"):
             state["model"] = {n: t for n, t in state["model"].items() if n in self.model.kept_tensors()}
         flat = {f"{part}:{name}": t.contiguous() for part, tensors in state.items() for name, t in tensors.items()}
@@ -272,24 +307,35 @@ class Posterior:
             state[part][name] = tensor
         posterior = cls(model, guide, description["info"])
         posterior._pending = state
-        if getattr(guide, "prototype_trace", None) is not None and not state["store"]:
+        own = not state["store"] or hasattr(model, "kept_tensors")  # a BNN keeps nothing loose in Pyro's store
+        if getattr(guide, "prototype_trace", None) is not None and own:
             posterior._fill(None)
         return posterior
 
     def _fill(self, x: Tensor | None) -> None:
         """Put the saved tensors in place; a program that builds itself on its first call is called on one row first."""
-        state, self._pending = self._pending, None
-        assert state is not None
-        if x is not None:
-            with torch.random.fork_rng(), torch.no_grad(), poutine.block():
+        assert self._pending is not None
+        state = {**self._pending}
+        if x is None:
+            state["store"] = {}
+        else:
+            with (
+                torch.random.fork_rng(),
+                torch.no_grad(),
+                evaluation_mode(self.model, self.guide),
+                poutine.block(),
+                poutine.trace(param_only=True) as seen,
+            ):
                 trace = poutine.trace(self.guide).get_trace(x[:1])
                 poutine.replay(self.model, trace=trace)(x[:1])
+            state["store"] = {name: t for name, t in state["store"].items() if name in seen.trace.nodes}
         if hasattr(self.model, "kept_tensors") and isinstance(self.model, nn.Module):
             state["model"] = {**self.model.state_dict(), **state["model"]}
         for part, program in (("model", self.model), ("guide", self.guide)):
             if isinstance(program, nn.Module):
                 _check_names(part, set(program.state_dict()), set(state[part]))
         restore_parameters(self.model, self.guide, state)
+        self._pending = None
 
 
 @final
