@@ -158,6 +158,33 @@ def evaluate(
         show_results(results)
 
 
+@app.command("lr-range")
+def lr_range(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name or a .toml file.")],
+    group: Annotated[str, typer.Option(help="Whose rate rises: loc, scale or other.")] = "loc",
+    low: Annotated[float, typer.Option(help="The lowest rate.")] = 1e-5,
+    high: Annotated[float, typer.Option(help="The highest rate.")] = 10.0,
+    steps: Annotated[int, typer.Option(help="Training steps of the sweep.")] = 200,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Change a key: --set batch_size=50")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the plot goes; default runs/lr-range-RECIPE-GROUP.png.")
+    ] = None,
+    data_root: DataRoot = None,
+) -> None:
+    """Train while the learning rate rises; print where the loss falls fastest and draw the curve."""
+    from pyro_bnn.lr_range import lr_range as sweep
+    from pyro_bnn.lr_range import save_plot
+    from pyro_bnn.recipe import find_recipe, parse_settings
+
+    chosen = find_recipe(recipe).changed(parse_settings(settings or []))
+    result = sweep(chosen, group=group, low=low, high=high, num_steps=steps, data_root=data_root)
+    path = out or Path("runs") / f"lr-range-{chosen.name}-{group}.png"
+    save_plot(result, path, f"{chosen.name}: learning rate of {group}")
+    lowest = result.lrs[result.smoothed.index(min(result.smoothed))]
+    found = "no fall of the loss was seen" if result.suggestion is None else f"falls fastest at {result.suggestion:.2g}"
+    typer.echo(f"the loss {found}, is lowest at {lowest:.2g}; {len(result.lrs)} of {steps} steps; plot: {path}")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)

@@ -34,7 +34,7 @@ from pyro_bnn.inference.checkpoint import parameters_of, restore_parameters
 from pyro_bnn.inference.kl import KLWeight, kl_divergence, per_datum, scale_kl, uniform
 from pyro_bnn.inference.predictive import ClassDraw, observation_log_prob, predictive_draws
 
-__all__ = ["Callback", "Diverged", "FitResult", "FitState", "fit", "validate"]
+__all__ = ["Callback", "Diverged", "FitResult", "FitState", "Step", "fit", "validate"]
 
 Augment = Callable[[Tensor], Tensor]
 
@@ -219,7 +219,7 @@ class _NllRecorder(Messenger):
 
 
 @final
-class _Step:
+class Step:
     """One optimization step with any ELBO, without a read-back from the device when the ELBO returns tensors."""
 
     def __init__(self, model: Any, guide: Any, optim: PyroOptim, elbo: ELBO, num_data: int) -> None:
@@ -434,7 +434,7 @@ def fit(
     state.store_names = tuple(name for name in parameters if not _owned(name, model, guide))
     if resume is not None:
         state.load_state_dict(resume)
-    step = _Step(model, guide, optim, elbo, n)
+    step = Step(model, guide, optim, elbo, n)
     try:
         with _validate_first_only() as stop_validating:
             for callback in state.callbacks:
@@ -482,7 +482,7 @@ def _owned(name: str, model: Any, guide: Any) -> bool:
 
 def _epoch(
     state: FitState,
-    step: _Step,
+    step: Step,
     kl: KLWeight,
     rows: Callable[[Tensor], tuple[Tensor, ...]],
     augment: Augment | None,
