@@ -48,4 +48,3 @@ def acquire(
     if not 1 <= count <= len(x):
         raise ValueError(f"count={count} of a pool of {len(x)} rows: pass 1 to {len(x)}")
     return acquisition_scores(posterior, x, score, num_samples, seed=seed).topk(count).indices
-

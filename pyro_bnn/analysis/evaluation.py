@@ -8,7 +8,6 @@ curve needs beside it. Memory does not grow with the number of draws.
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
-import torch
 from torch import Tensor
 
 from pyro_bnn.analysis.metrics import (

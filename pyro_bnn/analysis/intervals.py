@@ -12,7 +12,7 @@ Coverage needs no quantile: y lies in the interval exactly when F(y) does in [(1
 the probability integral transform, uniform for a calibrated model. `Posterior.evaluate` uses this form.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ def _check_level(level: float) -> None:
 
 def pit(means: Tensor, sds: Tensor, y: Tensor) -> Tensor:
     """Return F(y) of the mixture of draws (S, N, ...) at y (N, ...)."""
-    return torch.special.ndtr((y.double() - means.double()) / sds.double()).mean(0)
+    return cast(Tensor, torch.special.ndtr((y.double() - means.double()) / sds.double())).mean(0)
 
 
 def mixture_quantile(means: Tensor, sds: Tensor, q: float) -> Tensor:
@@ -54,7 +54,7 @@ def mixture_quantile(means: Tensor, sds: Tensor, q: float) -> Tensor:
             break
         below = torch.special.ndtr((middle - means) / sds).mean(0) < q
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return (low + high) / 2
+    return cast(Tensor, (low + high) / 2)
 
 
 def mixture_interval(means: Tensor, sds: Tensor, level: float = 0.9) -> Interval:

@@ -326,6 +326,16 @@ class RegressionAccumulator:
         """Standard deviation of the mixture: by the law of total variance, the root of aleatoric + epistemic."""
         return (self.aleatoric + self.epistemic).sqrt()
 
+    @property
+    def log_density(self) -> Tensor:
+        """Log-density of the mixture at each row of y (N,)."""
+        return self._log_sum - math.log(self._counted())
+
+    @property
+    def pit(self) -> Tensor:
+        """Distribution function of the mixture at y, in y's shape: uniform for a calibrated model."""
+        return self._cdf / self._counted()
+
     def one_draw(self) -> dict[str, float]:
         """Mean of each single draw's metrics; from two draws on also their sd over draws, as `<name>_sd`."""
         return self._single.results()

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pyro_bnn.analysis.intervals import pit
 from pyro_bnn.analysis.metrics import PredictiveAccumulator
-from pyro_bnn.inference.predictive import ClassDraw, RealDraw
+from pyro_bnn.inference.predictive import RealDraw
 from pyro_bnn.posterior import Posterior
 
 __all__ = ["PriorCheck", "PriorGuide", "prior_posterior", "prior_predictive_check"]
@@ -51,7 +51,7 @@ def _not_latent(site: Any) -> bool:
 
 
 def prior_posterior(posterior: Posterior) -> Posterior:
-    """Return a posterior's model with its prior in place of the fitted guide: predict, draws, uncertainty work on it."""
+    """Return a posterior's model with its prior in place of the fitted guide."""
     return Posterior(posterior.model, PriorGuide(posterior.model), posterior.info)
 
 
@@ -75,13 +75,14 @@ class PriorCheck:
     pit: Tensor | None = None
 
     def __str__(self) -> str:
+        text = f"prior predictive, {self.num_samples} draws: "
         if self.class_shares is not None:
             shares = ", ".join(f"{100 * float(s):.0f} %" for s in self.class_shares)
             return (
-                f"prior predictive, {self.num_samples} draws: a single network is {100 * cast(float, self.confidence):.1f} % "
-                f"sure, their average has {self.entropy:.3f} nats of entropy; classes on top: {shares}"
+                f"{text}a single network is {100 * cast(float, self.confidence):.1f} % sure, their average has "
+                f"{self.entropy:.3f} nats of entropy; classes on top: {shares}"
             )
-        text = f"prior predictive, {self.num_samples} draws: sd of functions {self.mean_sd:.3g}, of data {self.data_sd:.3g}"
+        text += f"sd of functions {self.mean_sd:.3g}, of data {self.data_sd:.3g}"
         if self.pit is None:
             return text
         outside = float(((self.pit < 0.025) | (self.pit > 0.975)).double().mean())
@@ -109,7 +110,7 @@ def prior_predictive_check(
             means.append(draw.mean)
             sds.append(draw.sd)
             continue
-        top, guess = cast(ClassDraw, draw).log_probs.max(1)
+        top, guess = draw.log_probs.max(1)
         confidences.append(float(top.exp().mean()))
         count = torch.bincount(guess, minlength=draw.log_probs.shape[1])
         shares = count if len(confidences) == 1 else shares + count

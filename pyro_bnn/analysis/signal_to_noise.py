@@ -8,14 +8,14 @@ most are gone. Graves 2011; Blundell et al. 2015, arXiv:1505.05424, section 5.1.
 Mean and standard deviation are the guide's own where it states them (`guide.site(name)`), else estimated from draws.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast, final
 
 import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyro_bnn.inference.predictive import evaluation_mode
 from pyro_bnn.posterior import Posterior
@@ -37,15 +37,19 @@ class WeightSummary(NamedTuple):
         return torch.where(self.mean == 0, torch.zeros_like(self.mean), self.mean.abs() / self.sd)
 
 
+def latent_values(trace: Any) -> dict[str, Tensor]:
+    """Return the values of a guide's trace by site, without auxiliary ones."""
+    return {
+        name: site["value"].detach()
+        for name, site in trace.nodes.items()
+        if site["type"] == "sample" and not site["is_observed"] and not (site["infer"] or {}).get("is_auxiliary")
+    }
+
+
 def draw_sites(guide: Callable[..., Any], x: Tensor | None = None) -> dict[str, Tensor]:
     """Return one draw of every latent site; `x` is what a guide that looks at its input is called with."""
     with torch.no_grad(), evaluation_mode(guide), poutine.block():
-        trace = poutine.trace(guide).get_trace(*(() if x is None else (x,)))
-    return {
-        name: site["value"]
-        for name, site in trace.nodes.items()
-        if site["type"] == "sample" and not site["is_observed"] and not site["infer"].get("is_auxiliary")
-    }
+        return latent_values(poutine.trace(guide).get_trace(*(() if x is None else (x,))))
 
 
 def weight_summary(
@@ -74,24 +78,25 @@ def weight_summary(
 
 
 @final
-class PrunedGuide:
+class PrunedGuide(nn.Module):
     """A guide whose draws have some weights set to zero: sites and their boolean masks, True where a weight stays."""
 
-    def __init__(self, guide: Callable[..., Any], keep: dict[str, Tensor]) -> None:
+    def __init__(self, guide: Callable[..., Any], keep: Mapping[str, Tensor]) -> None:
+        super().__init__()
         self.guide = guide
-        self.keep = keep
+        self.keep = dict(keep)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Draw from the guide and prune."""
-        return self._emit(draw_sites(self.guide, *args[:1]))
+        values = self._pruned(draw_sites(self.guide, *args[:1]))
+        return {n: pyro.sample(n, dist.Delta(v, event_dim=v.dim())) for n, v in values.items()}
 
     def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Return the guide's median, pruned."""
-        return {n: v * self.keep[n] if n in self.keep else v for n, v in cast(Any, self.guide).median(*args).items()}
+        return self._pruned(cast(Any, self.guide).median(*args))
 
-    def _emit(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
-        pruned = {n: v * self.keep[n] if n in self.keep else v for n, v in values.items()}
-        return {n: pyro.sample(n, dist.Delta(v, event_dim=v.dim())) for n, v in pruned.items()}
+    def _pruned(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {n: v * self.keep[n] if n in self.keep else v for n, v in values.items()}
 
 
 def prune_by_signal_to_noise(
