@@ -1,0 +1,341 @@
+"""
+Guards: what a captured graph took for granted about the Python state around it, checked before each run.
+
+    entries       attributes of modules and objects, closure cells and globals of functions: plain values (numbers,
+                  strings, functions, ...) by value, whatever else is followed by identity; parameters, buffers and
+                  submodules by identity
+    containers    public lists, dicts and sets of plain values, by value
+    storages      shape, strides, dtype and device of every tensor that a graph reads where it lies
+    attributes    requires_grad of parameters, versions of tensors that constants were computed from
+    hooks         none on modules or parameters
+
+The program is followed from the model and the guide through attributes, closures, globals, defaults and the modules
+that were seen to run; not into the insides of torch, Pyro, NumPy and this package's own functions. All entries are
+compared in one pass at the speed of C, for they are checked at every step.
+"""
+
+import functools
+import operator
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, final
+
+import torch
+from pyro.poutine.messenger import Messenger
+from torch import Tensor, nn
+
+__all__ = ["Guards", "Inspector", "is_plain"]
+
+_PLAIN = frozenset(
+    [
+        type(None),
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        torch.dtype,
+        torch.device,
+        torch.Size,
+        torch.layout,
+        torch.memory_format,
+        types.FunctionType,
+        types.BuiltinFunctionType,
+        types.MethodType,
+    ]
+)
+_LIBRARIES = frozenset(
+    ["torch", "torchvision", "pyro", "builtins", "numpy", "functools", "collections", "weakref", "abc", "typing"]
+)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_MAX_DEPTH = 5
+_MAX_CONTAINER = 64
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value is compared by value: immutable, and free of tensors."""
+    return type(value) in _PLAIN or isinstance(value, type) or (type(value) is tuple and all(map(is_plain, value)))
+
+
+def _token(value: Any) -> Any:
+    """Return the plain content of a container."""
+    if is_plain(value):
+        return type(value), value
+    if isinstance(value, (list, tuple, set, frozenset, Mapping)) and len(value) > _MAX_CONTAINER:
+        return type(value), len(value)
+    if isinstance(value, (list, tuple)):
+        return type(value), tuple(map(_token, value))
+    if isinstance(value, (set, frozenset)):
+        return type(value), frozenset(map(_token, value))
+    if isinstance(value, Mapping):
+        return type(value), tuple((k, _token(v)) for k, v in value.items())
+    return None
+
+
+def _look(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+
+
+def _package(value: Any) -> str:
+    return (getattr(value, "__module__", None) or "").partition(".")[0]
+
+
+@final
+class Guards:
+    """A snapshot of Python state; :meth:`changed` names the first thing that is not as it was."""
+
+    def __init__(self) -> None:
+        self._dicts: list[dict[Any, Any]] = []
+        self._names: list[Any] = []
+        self._values: list[Any] = []
+        self._labels: list[str] = []
+        self._sized: list[tuple[Any, int, str]] = []
+        self._cells: list[tuple[Any, Any, str]] = []
+        self._containers: list[tuple[Any, Any, str]] = []
+        self._probes: list[tuple[Callable[[], Any], Any, str]] = []
+        self._tensors: list[Tensor] = []
+        self._pointers: list[int] = []
+        self._looks: list[Any] = []
+        self._hooks: list[Any] = []
+        self._leaves: list[Tensor] = []
+        self._leaf_flags: list[bool] = []
+        self._versioned: list[Tensor] = []
+        self._versions: list[int] = []
+
+    # -- taking the snapshot -------------------------------------------------------------------------------------
+
+    def entry(self, names: dict[Any, Any], name: Any, label: str) -> None:
+        """Watch one entry of a namespace."""
+        self._dicts.append(names)
+        self._names.append(name)
+        self._values.append(names.get(name))
+        self._labels.append(label)
+
+    def size(self, container: Any, label: str) -> None:
+        """Watch the number of entries."""
+        self._sized.append((container, len(container), label))
+
+    def cell(self, cell: Any, label: str) -> None:
+        """Watch what a closure refers to."""
+        self._cells.append((cell, _content(cell), label))
+
+    def container(self, container: Any, label: str) -> None:
+        """Watch the plain content of a list, dict or set."""
+        self._containers.append((container, _token(container), label))
+
+    def probe(self, get: Callable[[], Any], label: str) -> None:
+        """Watch the identity of what a function returns."""
+        self._probes.append((get, get(), label))
+
+    def storages(self, tensors: Iterable[Tensor]) -> None:
+        """Watch the look of tensors; a new memory of the same look is fine."""
+        self._tensors.extend(tensors)
+        self._pointers = list(map(Tensor.data_ptr, self._tensors))
+        self._looks = list(map(_look, self._tensors))
+
+    def leaves(self, leaves: Sequence[Tensor]) -> None:
+        """Watch requires_grad, and hooks, of parameters."""
+        self._leaves.extend(leaves)
+        self._leaf_flags = [leaf.requires_grad for leaf in self._leaves]
+
+    def modules(self, modules: Iterable[nn.Module]) -> None:
+        """Watch modules for hooks."""
+        self._hooks.extend(getattr(module, name) for module in modules for name in _HOOKS)
+
+    def versions(self, tensors: Iterable[Tensor]) -> None:
+        """Watch tensors for writes."""
+        self._versioned.extend(tensors)
+        self._versions = [t._version for t in self._versioned]
+
+    # -- checking ------------------------------------------------------------------------------------------------
+
+    def changed(self) -> str | None:
+        """Return what is not as it was, or None."""
+        if not all(map(operator.is_, map(dict.get, self._dicts, self._names), self._values)):
+            reason = self._changed_entry()
+            if reason is not None:
+                return reason
+        for container, size, label in self._sized:
+            if len(container) != size:
+                return label
+        if list(map(Tensor.data_ptr, self._tensors)) != self._pointers:
+            now = list(map(_look, self._tensors))
+            if now != self._looks:
+                return "the shape, dtype or device of a parameter or buffer"
+            self._pointers = list(map(Tensor.data_ptr, self._tensors))
+        if any(map(len, self._hooks)):
+            return "hooks"
+        for leaf, flag in zip(self._leaves, self._leaf_flags, strict=True):
+            if leaf.requires_grad is not flag:
+                return "requires_grad of a parameter"
+            if leaf._backward_hooks or leaf._post_accumulate_grad_hooks:
+                return "hooks"
+        for cell, value, label in self._cells:
+            if _differ(_content(cell), value):
+                return label
+        for container, token, label in self._containers:
+            if _token(container) != token:
+                return label
+        for get, value, label in self._probes:
+            if get() is not value:
+                return label
+        if self.overwritten():
+            return "the content of a constant tensor"
+        return None
+
+    def overwritten(self) -> list[Tensor]:
+        """Return the watched tensors that have been written to."""
+        return [t for t, v in zip(self._versioned, self._versions, strict=True) if t._version != v]
+
+    def _changed_entry(self) -> str | None:
+        for i, (names, name, value) in enumerate(zip(self._dicts, self._names, self._values, strict=True)):
+            now = names.get(name)
+            if now is not value:
+                if _differ(now, value):
+                    return self._labels[i]
+                self._values[i] = now
+        return None
+
+
+def _differ(a: Any, b: Any) -> bool:
+    return a is not b and (type(a) is not type(b) or not is_plain(a) or bool(a != b))
+
+
+_EMPTY = object()
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _EMPTY
+
+
+@final
+class Inspector:
+    """Follows the Python state that functions and modules can be seen to read, and puts guards on it."""
+
+    def __init__(self, captured: Iterable[Tensor] = ()) -> None:
+        self.guards = Guards()
+        self.modules: list[nn.Module] = []
+        self._captured = set(map(id, captured))
+        self._seen: dict[int, Any] = {}
+
+    def visit(self, value: Any, label: str, depth: int = 0) -> None:
+        """Follow one value."""
+        if depth > _MAX_DEPTH or id(value) in self._seen or isinstance(value, (Tensor, types.ModuleType)):
+            return
+        self._seen[id(value)] = value
+        if isinstance(value, nn.Module):
+            for name, module in value.named_modules():
+                self._module(module, f"{label}.{name}" if name else label, depth)
+        elif isinstance(value, functools.partial):
+            for part in (value.func, *value.args, *value.keywords.values()):
+                self.visit(part, label, depth)
+        elif isinstance(value, types.MethodType):
+            self.visit(value.__func__, label, depth)
+            self.visit(value.__self__, label, depth)
+        elif isinstance(value, types.FunctionType):
+            self._function(value, label, depth)
+        elif isinstance(value, (list, tuple, dict, set)):
+            self._container(value, label, depth)
+        elif not isinstance(value, type) and isinstance(getattr(value, "__dict__", None), dict):
+            self._object(value, label, depth)
+
+    def _object(self, value: Any, label: str, depth: int) -> None:
+        if depth == 0 or isinstance(value, Messenger) or _package(type(value)) not in _LIBRARIES:
+            self._namespace(vars(value), label, depth)
+            self._class(type(value), label, depth)
+
+    def _module(self, module: nn.Module, label: str, depth: int) -> None:
+        if any(module is m for m in self.modules):
+            return
+        self.modules.append(module)
+        self._seen[id(module)] = module
+        for part in (module._modules, module._parameters, module._buffers):
+            for name in part:
+                self.guards.entry(part, name, f"{label}.{name}")
+            self.guards.size(part, f"the parts of {label}")
+        self._namespace(vars(module), label, depth, library=_package(type(module)) in _LIBRARIES)
+        self._class(type(module), label, depth)
+
+    def _class(self, kind: type, label: str, depth: int) -> None:
+        for base in kind.__mro__:
+            if _package(base) in _LIBRARIES or _package(base) == "pyro_bnn":
+                continue
+            for name, member in vars(base).items():
+                if isinstance(member, types.FunctionType):
+                    self.visit(member, f"{label}.{name}", depth + 1)
+                elif not name.startswith("__") and is_plain(member):
+                    probe = functools.partial(getattr, base, name)
+                    self.guards.probe(probe, f"{label}.{name}")
+
+    def _namespace(self, names: dict[str, Any], label: str, depth: int, library: bool = False) -> None:
+        for name, value in list(names.items()):
+            if library and name.startswith("_"):
+                continue
+            full = f"{label}.{name}"
+            if self._cares(value):
+                self.guards.entry(names, name, full)
+            if isinstance(value, (list, dict, set)) and name.startswith("_"):
+                continue  # an object's own bookkeeping
+            self.visit(value, full, depth + 1)
+
+    def _cares(self, value: Any) -> bool:
+        """Return whether an entry must stay the same; libraries' objects may be replaced by their like."""
+        if isinstance(value, Tensor):
+            return id(value) in self._captured
+        if is_plain(value):
+            return True
+        if isinstance(value, (list, dict, set, tuple, types.ModuleType)):
+            return False
+        return isinstance(value, nn.Module) or _package(type(value)) not in _LIBRARIES
+
+    def _container(self, value: Any, label: str, depth: int) -> None:
+        if not isinstance(value, tuple):
+            self.guards.container(value, label)
+        if len(value) <= _MAX_CONTAINER:
+            for item in list(value.values()) if isinstance(value, dict) else list(value):
+                self.visit(item, label, depth + 1)
+            if isinstance(value, dict):
+                for name, item in value.items():
+                    if isinstance(item, Tensor) and id(item) in self._captured:
+                        self.guards.entry(value, name, f"{label}[{name!r}]")
+            elif isinstance(value, list):
+                for i, item in enumerate(value):
+                    if isinstance(item, Tensor) and id(item) in self._captured:
+                        self.guards.probe(functools.partial(_item, value, i), f"{label}[{i}]")
+
+    def _function(self, function: types.FunctionType, label: str, depth: int) -> None:
+        code, cells = function.__code__, function.__closure__ or ()
+        for name, cell in zip(code.co_freevars, cells, strict=True):
+            value = _content(cell)
+            if self._cares(value):
+                self.guards.cell(cell, f"{label}: {name}")
+            self.visit(value, f"{label}: {name}", depth + 1)
+        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self.visit(value, label, depth + 1)
+        wrapped = getattr(function, "__wrapped__", None)
+        if wrapped is not None:
+            self.visit(wrapped, label, depth)
+        if _package(function) in _LIBRARIES or _package(function) == "pyro_bnn":
+            return
+        for name in sorted(_names_of(code)):
+            if name in function.__globals__:
+                value = function.__globals__[name]
+                if self._cares(value):
+                    self.guards.entry(function.__globals__, name, f"{label}: {name}")
+                self.visit(value, name, depth + 1)
+
+
+def _item(values: list[Any], i: int) -> Any:
+    return values[i] if i < len(values) else _EMPTY
+
+
+def _names_of(code: types.CodeType) -> set[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _names_of(constant)
+    return names

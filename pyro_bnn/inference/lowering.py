@@ -1,0 +1,573 @@
+"""
+From a captured aten graph to a plain Python function that runs it.
+
+The graph of one training step (torch.fx, straight-line, static shapes) is simplified and printed as Python source. What
+the simplification does, and what it keeps:
+
+    dead code        is dropped, except for random draws and writes: the generator advances as in the eager program
+    no-ops           alias, detach, a view or expand to the same layout, t of t, x + 0, x * 1: their input instead
+    constants        what depends on nothing but constants is computed once; `watched` lists the tensors it came from,
+                     and the function is stale once one of them has been written to
+    repetitions      equal pure operations are computed once
+    a + b * c        becomes one addcmul
+    in place         an element-wise result takes the memory of an operand that nobody needs any more
+
+Whatever shares memory with a tensor that the graph writes to (the running statistics of a BatchNorm) is left alone.
+
+Operations are called through torch's own Python functions where there is one, for they are called in half the time of
+`torch.ops`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, cast, final
+
+import torch
+from torch import Tensor, fx
+from torch.fx import Node
+
+__all__ = ["Lowered", "Unsupported", "lower"]
+
+aten = torch.ops.aten
+
+Key: TypeAlias = Any
+
+_MAX_CONSTANT = 1 << 24  # elements of a tensor that is worth keeping between steps
+_MAX_FILLED = 1 << 16
+
+_SAME = {aten.alias.default, aten.detach.default, aten.lift_fresh.default}
+_LAYOUT = {aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.reshape.default}
+_INVOLUTIONS = {aten.t.default, aten.neg.default}
+_FILLED: dict[Any, float | None] = {  # the number they are filled with; None: their last argument
+    aten.ones_like.default: 1.0,
+    aten.new_ones.default: 1.0,
+    aten.zeros_like.default: 0.0,
+    aten.new_zeros.default: 0.0,
+    aten.new_full.default: None,
+    aten.full_like.default: None,
+}
+_FACTORIES = {
+    aten.ones.default,
+    aten.zeros.default,
+    aten.full.default,
+    aten.arange.default,
+    aten.arange.start,
+    aten.arange.start_step,
+    aten.scalar_tensor.default,
+    aten.eye.default,
+    aten.eye.m,
+    aten.linspace.default,
+}
+_NEUTRAL: dict[Any, tuple[float, bool]] = {  # the constant that changes nothing, and whether it may stand on the left
+    aten.add.Tensor: (0.0, True),
+    aten.sub.Tensor: (0.0, False),
+    aten.mul.Tensor: (1.0, True),
+    aten.div.Tensor: (1.0, False),
+}
+
+# Functions with torch's fast argument parser that take the same positional arguments.
+_FAST: dict[Any, Callable[..., Any]] = {
+    aten.add.Tensor: torch.add,
+    aten.add.Scalar: torch.add,
+    aten.addcmul.default: torch.addcmul,
+    aten.addmm.default: torch.addmm,
+    aten.amax.default: torch.amax,
+    aten.bmm.default: torch.bmm,
+    aten.cat.default: torch.cat,
+    aten.clamp_min.default: torch.clamp_min,
+    aten.clone.default: torch.clone,
+    aten.convolution.default: torch.convolution,
+    aten.div.Tensor: torch.div,
+    aten.exp.default: torch.exp,
+    aten.expand.default: Tensor.expand,
+    aten.expm1.default: torch.expm1,
+    aten.gather.default: torch.gather,
+    aten.index_select.default: torch.index_select,
+    aten.log.default: torch.log,
+    aten.log1p.default: torch.log1p,
+    aten.logsumexp.default: torch.logsumexp,
+    aten.mm.default: torch.mm,
+    aten.mul.Tensor: torch.mul,
+    aten.mul.Scalar: torch.mul,
+    aten.neg.default: torch.neg,
+    aten.permute.default: torch.permute,
+    aten.reciprocal.default: torch.reciprocal,
+    aten.relu.default: torch.relu,
+    aten.scatter_add.default: torch.scatter_add,
+    aten.sigmoid.default: torch.sigmoid,
+    aten.softplus.default: torch.nn.functional.softplus,
+    aten.split_with_sizes.default: torch.split_with_sizes,
+    aten.squeeze.dim: torch.squeeze,
+    aten.sub.Tensor: torch.sub,
+    aten.sum.default: torch.sum,
+    aten.sum.dim_IntList: torch.sum,
+    aten.t.default: torch.t,
+    aten.tanh.default: torch.tanh,
+    aten.transpose.int: torch.transpose,
+    aten.unsqueeze.default: torch.unsqueeze,
+    aten.view.default: Tensor.view,
+    aten.where.self: torch.where,
+}
+
+_IN_PLACE: dict[
+    Any, tuple[Callable[..., Any], tuple[int, ...]]
+] = {  # in-place twin, and which operands it may overwrite
+    aten.add.Tensor: (Tensor.add_, (0,)),
+    aten.sub.Tensor: (Tensor.sub_, (0,)),
+    aten.mul.Tensor: (Tensor.mul_, (0,)),
+    aten.div.Tensor: (Tensor.div_, (0,)),
+    aten.addcmul.default: (Tensor.addcmul_, (0,)),
+    aten.relu.default: (Tensor.relu_, (0,)),
+    aten.exp.default: (Tensor.exp_, (0,)),
+    aten.log.default: (Tensor.log_, (0,)),
+    aten.neg.default: (Tensor.neg_, (0,)),
+    aten.tanh.default: (Tensor.tanh_, (0,)),
+    aten.reciprocal.default: (Tensor.reciprocal_, (0,)),
+}
+
+
+class Unsupported(Exception):
+    """The graph holds an operation whose result would be wrong for other data."""
+
+
+def _schema(node: Node) -> Any:
+    return getattr(node.target, "_schema", None)
+
+
+def _inputs(node: Node) -> list[Node]:
+    return list(node.all_input_nodes)
+
+
+def _value(node: Node) -> Any:
+    return node.meta.get("val")
+
+
+def _tags(node: Node) -> Sequence[Any]:
+    return getattr(node.target, "tags", ())
+
+
+def _is_random(node: Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in _tags(node)
+
+
+def written_arguments(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return the arguments that `target` writes to; batch norms do not declare theirs."""
+    schema = getattr(target, "_schema", None)
+    if schema is None:
+        return []
+    undeclared = "batch_norm" in schema.name and "backward" not in schema.name
+    written: list[Any] = []
+    for i, parameter in enumerate(schema.arguments):
+        value = args[i] if i < len(args) else kwargs.get(parameter.name)
+        declared = parameter.alias_info is not None and parameter.alias_info.is_write
+        if value is not None and (declared or (undeclared and parameter.name in ("running_mean", "running_var"))):
+            written.extend(value if isinstance(value, (list, tuple)) else [value])
+    return written
+
+
+def _viewed(node: Node) -> Node | None:
+    """Return the node whose memory this one's result lies in, if it is a view or written in place."""
+    if node.op != "call_function":
+        return None
+    schema = _schema(node)
+    if schema is None:  # getitem: part of a tuple, or of a list of views
+        return node.args[0] if isinstance(node.args[0], Node) else None
+    if any(r.alias_info is not None for r in schema.returns) and node.args and isinstance(node.args[0], Node):
+        return node.args[0]
+    return None
+
+
+def base_of(node: Node) -> Node:
+    """Return the node that owns the memory of this one's result."""
+    while True:
+        below = _viewed(node)
+        if below is None:
+            return node
+        if _schema(node) is None and _viewed(below) is None:  # an own output of an operation with several
+            return node
+        node = below
+
+
+def _check_static(node: Node) -> None:
+    tags = _tags(node)
+    if torch.Tag.data_dependent_output in tags:
+        raise Unsupported(f"{node.target} takes a value out of a tensor")
+    if torch.Tag.dynamic_output_shape not in tags:
+        return
+    if node.target is aten.index.Tensor:
+        indices = [i for i in node.args[1] if isinstance(i, Node)]  # type: ignore[union-attr]
+        if all(_value(i) is not None and _value(i).dtype not in (torch.bool, torch.uint8) for i in indices):
+            return
+    raise Unsupported(f"the shape of the result of {node.target} depends on the data")
+
+
+@final
+class _Graph:
+    """The graph with what the passes need to know: constants by node, and which memory is written to."""
+
+    def __init__(self, graph: fx.Graph, constants: dict[Node, Tensor], foldable: set[Node]) -> None:
+        self.graph = graph
+        self.constants: dict[Node, Any] = dict(constants)
+        self.sources: dict[Node, frozenset[Node]] = {n: frozenset([n]) for n in foldable}
+        self.written: set[Node] = set()
+        for node in graph.nodes:
+            if node.op == "call_function":
+                _check_static(node)
+                for argument in written_arguments(node.target, node.args, node.kwargs):
+                    self.written.add(base_of(argument))
+
+    def tainted(self, node: Node) -> bool:
+        return base_of(node) in self.written
+
+    def pure(self, node: Node) -> bool:
+        """Return whether the node computes a function of its inputs and does nothing else."""
+        return (
+            node.op == "call_function"
+            and not _is_random(node)
+            and not written_arguments(node.target, node.args, node.kwargs)
+            and not self.tainted(node)
+            and not any(self.tainted(i) for i in _inputs(node))
+        )
+
+    def replace(self, node: Node, other: Node) -> None:
+        node.replace_all_uses_with(other)
+        self.graph.erase_node(node)
+
+    # -- passes ------------------------------------------------------------------------------------------------
+
+    def drop_dead_code(self) -> None:
+        for node in reversed(list(self.graph.nodes)):
+            if node.op in ("placeholder", "output") or node.users:
+                continue
+            if node.op == "get_attr" or not (
+                _is_random(node) or written_arguments(node.target, node.args, node.kwargs)
+            ):
+                self.graph.erase_node(node)
+                self.constants.pop(node, None)
+
+    def fold(self) -> None:
+        """Compute once what depends on foldable constants only."""
+        for node in list(self.graph.nodes):
+            if not self.pure(node):
+                continue
+            value = _value(node)
+            if node.target in _FILLED and isinstance(value, Tensor) and value.numel() <= _MAX_FILLED:
+                number = _FILLED[node.target]
+                number = node.args[-1] if number is None else number
+                if isinstance(number, (int, float)):
+                    filled = torch.full(value.shape, number, dtype=value.dtype, device=value.device)
+                    self._constant(node, filled, frozenset())
+                    continue
+            inputs = _inputs(node)
+            if not inputs and node.target not in _FACTORIES:
+                continue
+            if not all(i in self.sources for i in inputs):
+                continue
+            if isinstance(value, Tensor) and value.numel() > _MAX_CONSTANT:
+                continue
+            with torch.no_grad():
+                args, kwargs = fx.node.map_arg((node.args, node.kwargs), self.constants.__getitem__)
+                result = cast(Any, node.target)(*args, **kwargs)
+            self._constant(node, result, frozenset().union(*(self.sources[i] for i in inputs)))
+
+    def _constant(self, node: Node, value: Any, sources: frozenset[Node]) -> None:
+        with self.graph.inserting_before(node):
+            constant = self.graph.create_node("get_attr", "constant")
+        constant.meta["val"] = _value(node)
+        self.constants[constant] = value
+        self.sources[constant] = sources
+        self.replace(node, constant)
+
+    def drop_no_ops(self) -> None:
+        for node in list(self.graph.nodes):
+            if node.op != "call_function" or (self.tainted(node) and node.target not in _SAME):
+                continue
+            source = node.args[0] if node.args and isinstance(node.args[0], Node) else None
+            if source is None:
+                continue
+            if node.target in _SAME or (node.target in _LAYOUT and _same_layout(node, source)):
+                self.replace(node, source)
+            elif node.target in _INVOLUTIONS and source.target is node.target and self.pure(source):
+                self.replace(node, source.args[0])  # type: ignore[arg-type]
+            elif node.target in _NEUTRAL and self.pure(node):
+                self._drop_neutral(node)
+
+    def _drop_neutral(self, node: Node) -> None:
+        neutral, either_side = _NEUTRAL[node.target]
+        if node.kwargs or len(node.args) != 2:
+            return
+        for kept, other in ((0, 1), (1, 0)) if either_side else ((0, 1),):
+            x, c = node.args[kept], node.args[other]
+            if isinstance(x, Node) and self._is_filled(c, neutral) and _same_layout(node, x):
+                self.replace(node, x)
+                return
+
+    def _is_filled(self, argument: Any, number: float) -> bool:
+        if isinstance(argument, (int, float)):
+            return argument == number
+        value = self.constants.get(argument) if argument in self.sources else None
+        return isinstance(value, Tensor) and bool((value == number).all())
+
+    def shrink_uniform(self) -> None:
+        """Read one number instead of a vector of equal ones."""
+        for node in list(self.graph.nodes):
+            if node.target not in _NEUTRAL or not self.pure(node):
+                continue
+            for i, other in ((0, 1), (1, 0)):
+                c, x = node.args[i], node.args[other]
+                if not (isinstance(c, Node) and isinstance(x, Node)) or c not in self.sources:
+                    continue
+                value = self.constants[c]
+                if value.dim() == 0 or x in self.constants or _value(x).shape != _value(node).shape:
+                    continue
+                if value.numel() and bool((value == value.reshape(-1)[0]).all()):
+                    with self.graph.inserting_before(node):
+                        single = self.graph.create_node("get_attr", "constant")
+                    self.constants[single] = value.reshape(-1)[0].clone()
+                    single.meta["val"] = _value(c).reshape(-1)[0]
+                    self.sources[single] = self.sources[c]
+                    node.update_arg(i, single)
+
+    def share(self) -> None:
+        """Compute equal pure operations once."""
+        seen: dict[Key, Node] = {}
+        for node in list(self.graph.nodes):
+            if not self.pure(node):
+                continue
+            key = (node.target, _frozen(node.args), _frozen(node.kwargs))
+            first = seen.setdefault(key, node)
+            if first is not node:
+                self.replace(node, first)
+
+    def fuse(self) -> None:
+        """Turn a + b * c into one operation."""
+        for node in list(self.graph.nodes):
+            if node.target not in (aten.add.Tensor, aten.sub.Tensor) or node.kwargs or len(node.args) != 2:
+                continue
+            sign = 1 if node.target is aten.add.Tensor else -1
+            for i, other in ((1, 0), (0, 1)) if sign == 1 else ((1, 0),):
+                product, rest = node.args[i], node.args[other]
+                if isinstance(product, Node) and isinstance(rest, Node) and self._fusable(node, product, rest):
+                    kwargs: dict[str, Any] = {} if sign == 1 else {"value": -1}
+                    with self.graph.inserting_before(node):
+                        fused = self.graph.call_function(aten.addcmul.default, (rest, *product.args), kwargs)
+                    fused.meta["val"] = _value(node)
+                    self.replace(node, fused)
+                    self.graph.erase_node(product)
+                    break
+
+    def _fusable(self, node: Node, product: Node, rest: Node) -> bool:
+        if product.target is not aten.mul.Tensor or len(product.users) != 1 or product is rest:
+            return False
+        if not all(isinstance(a, Node) for a in product.args) or not (self.pure(node) and self.pure(product)):
+            return False
+        values = [_value(cast(Node, n)) for n in (node, product, rest, *product.args)]
+        if any(v is None or v.dtype != values[0].dtype or v.device != values[0].device for v in values):
+            return False
+        return bool(values[0].dtype.is_floating_point and values[0].shape == values[1].shape)
+
+    def fresh_output(self, node: Node, results: Sequence[Node]) -> bool:
+        """Return whether the node's memory is its own, so that a caller may keep it."""
+        base = base_of(node)
+        if base.op != "call_function" or base in self.written or self.constants.get(base) is not None:
+            return False
+        return sum(base_of(r) is base for r in results) == 1
+
+    # -- printing ----------------------------------------------------------------------------------------------
+
+    def print(self, inputs: Sequence[Node], results: Sequence[Node]) -> tuple[str, dict[str, Any], int]:
+        names: dict[Node, str] = {}
+        scope: dict[str, Any] = {}
+        functions: dict[Any, str] = {}
+        for i, node in enumerate(inputs):
+            names[node] = f"x{i}"
+        last: dict[Node, Node] = {}
+        kept = {base_of(r) for r in results}
+        for node in self.graph.nodes:
+            for source in _inputs(node):
+                last[source] = node
+        free: dict[Node, list[Node]] = {}
+        for node, user in last.items():
+            free.setdefault(user, []).append(node)
+        alive: dict[Node, int] = {}  # values that still lie in a base's memory
+        lines = []
+        operations = 0
+        for k, node in enumerate(self.graph.nodes):
+            if node in self.constants:
+                names[node] = f"c{k}"
+                scope[f"c{k}"] = self.constants[node]
+                continue
+            if node.op != "call_function":
+                continue
+            names[node] = f"v{k}"
+            alive[base_of(node)] = alive.get(base_of(node), 0) + 1
+            dying = [n for n in free.get(node, []) if n in alive or base_of(n) in alive]
+            operations += 1
+            call = self._call(node, names, functions, scope, dying, alive, kept)
+            lines.append(f"{names[node]} = {call}" if node.users else call)
+            if not node.users:
+                alive[base_of(node)] -= 1
+            gone = [n for n in free.get(node, []) if n not in self.constants and n.op == "call_function"]
+            for n in gone:
+                alive[base_of(n)] -= 1
+            if gone:
+                lines.append("del " + ", ".join(names[n] for n in gone))
+        returned = ", ".join(names[r] for r in results)
+        arguments = ", ".join(names[n] for n in inputs)
+        body = "\n    ".join([*lines, f"return ({returned},)"])
+        return f"def step({arguments}):\n    {body}\n", scope, operations
+
+    def _call(
+        self,
+        node: Node,
+        names: Mapping[Node, str],
+        functions: dict[Any, str],
+        scope: dict[str, Any],
+        dying: Sequence[Node],
+        alive: Mapping[Node, int],
+        kept: set[Node],
+    ) -> str:
+        if _schema(node) is None:  # getitem
+            return f"{names[node.args[0]]}[{node.args[1]!r}]"  # type: ignore[index]
+        target: Any = node.target
+        function: Any = _FAST.get(target, getattr(target, "_op", target))
+        args = [_source(a, names, scope) for a in node.args]
+        kwargs = {k: _source(v, names, scope) for k, v in node.kwargs.items()}
+        if target in _IN_PLACE and self.pure(node):
+            twin, operands = _IN_PLACE[target]
+            for i in operands:
+                if self._may_overwrite(node, node.args[i], dying, alive, kept):
+                    function = twin
+                    break
+        if function not in functions:
+            name = target._schema.name.partition("::")[2] + ("_" if function not in (_FAST.get(target), target) else "")
+            while name in scope:
+                name += "_"
+            functions[function] = name
+            scope[name] = function
+        called = [*args, *(f"{k}={v}" for k, v in kwargs.items())]
+        return f"{functions[function]}({', '.join(called)})"
+
+    def _may_overwrite(
+        self, node: Node, operand: Any, dying: Sequence[Node], alive: Mapping[Node, int], kept: set[Node]
+    ) -> bool:
+        if not isinstance(operand, Node) or operand not in dying or operand.op != "call_function":
+            return False
+        base = base_of(operand)
+        own = base is operand and alive.get(base) == 1 and base not in kept and not self.tainted(operand)
+        return own and _same_layout(node, operand) and not _overlaps_itself(_value(operand))
+
+
+def _overlaps_itself(value: Any) -> bool:
+    return any(s == 0 and n > 1 for n, s in zip(value.shape, value.stride(), strict=True))
+
+
+def _same_layout(a: Node, b: Node) -> bool:
+    u, v = _value(a), _value(b)
+    return (
+        isinstance(u, Tensor)
+        and isinstance(v, Tensor)
+        and u.shape == v.shape
+        and u.stride() == v.stride()
+        and u.dtype == v.dtype
+        and u.device == v.device
+    )
+
+
+def _frozen(value: Any) -> Key:
+    if isinstance(value, (list, tuple)):
+        return tuple(_frozen(v) for v in value)
+    if isinstance(value, dict):
+        return tuple((k, _frozen(v)) for k, v in value.items())
+    return (type(value), value)
+
+
+def _source(value: Any, names: Mapping[Node, str], scope: dict[str, Any]) -> str:
+    if isinstance(value, Node):
+        return names[value]
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_source(v, names, scope) for v in value) + "]"
+    if value is None or isinstance(value, (bool, int, str)):
+        return repr(value)
+    name = f"k{len(scope)}"
+    scope[name] = value
+    return name
+
+
+@final
+class Lowered:
+    """A captured step as a Python function of its inputs."""
+
+    def __init__(
+        self, source: str, scope: dict[str, Any], operations: int, watched: list[Tensor], copies: tuple[int, ...]
+    ) -> None:
+        self.source = source
+        self.operations = operations
+        self.watched = watched
+        """Tensors the precomputed constants came from: the function is stale once one of them is written to."""
+        self._copies = copies
+        exec(compile(source, "<captured step>", "exec"), scope)
+        self._step = scope["step"]
+
+    def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Run the step; every result owns its memory."""
+        results = list(self._step(*inputs))
+        for i in self._copies:
+            results[i] = results[i].clone(memory_format=torch.contiguous_format)
+        return results
+
+
+def lower(
+    graph_module: fx.GraphModule,
+    bound: Mapping[int, Tensor],
+    live: Callable[[Tensor], bool],
+) -> Lowered:
+    """
+    Simplify and print a captured graph.
+
+    :param graph_module: what make_fx returned, with a flat tuple of tensors as output.
+    :param bound: the inputs that stay the same tensor from step to step, by position; they are read where they lie.
+    :param live: whether a captured tensor may change between steps, so that nothing is precomputed from it.
+    """
+    graph = graph_module.graph
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    constants: dict[Node, Tensor] = {placeholders[i]: tensor for i, tensor in bound.items()}
+    foldable: set[Node] = set()
+    first: dict[int, Node] = {}
+    for node in list(graph.nodes):
+        if node.op != "get_attr":
+            continue
+        tensor = getattr(graph_module, node.target)
+        same = first.setdefault(id(tensor), node)
+        if same is not node:
+            node.replace_all_uses_with(same)
+            graph.erase_node(node)
+            continue
+        constants[node] = tensor
+        if not live(tensor):
+            foldable.add(node)
+    work = _Graph(graph, constants, foldable)
+    for node in list(work.sources):
+        if work.tainted(node):
+            del work.sources[node]
+    work.drop_dead_code()
+    for _ in range(2):
+        work.drop_no_ops()
+        work.share()
+        work.fold()
+    work.shrink_uniform()
+    work.drop_no_ops()
+    work.fuse()
+    work.share()
+    work.drop_dead_code()
+    output = next(n for n in graph.nodes if n.op == "output")
+    results = list(output.args[0])
+    inputs = [n for i, n in enumerate(placeholders) if i not in bound]
+    copies = tuple(
+        i
+        for i, r in enumerate(results)
+        if not work.fresh_output(r, results) or not _value(r).is_contiguous() or _overlaps_itself(_value(r))
+    )
+    source, scope, operations = work.print(inputs, results)
+    used = frozenset().union(*(work.sources.get(n, frozenset()) for n in work.constants if n.users))
+    watched = [constants[n] for n in used if n in constants]
+    return Lowered(source, scope, operations, watched, copies)
