@@ -252,6 +252,12 @@ class Posterior:
         saved = self.info.get("y_standardiser")
         return y if saved is None else Standardiser.from_dict(saved).invert(y)
 
+    def to_arviz(self, x: Any, y: Tensor | None = None, num_samples: int = 200, **options: Any) -> Any:
+        """Return `arviz.InferenceData` at inputs x and labels y; options as in `pyro_bnn.analysis.arviz.to_arviz`."""
+        from pyro_bnn.analysis.arviz import to_arviz
+
+        return to_arviz(self, self._inputs(x), y, num_samples, **options)
+
     # -- saving --------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> Path:
