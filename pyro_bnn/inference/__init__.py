@@ -1,19 +1,35 @@
 """Inference: KL weights, gradient estimators, the training loop, predictive draws."""
 
 from pyro_bnn.inference import kl
+from pyro_bnn.inference.averaging import EMA, HWA, SWA, RunningMoments, refresh_batch_norm
 from pyro_bnn.inference.kl import kl_divergence, per_datum, scale_kl
+from pyro_bnn.inference.lmc import lmc
+from pyro_bnn.inference.low_rank_elbo import TraceLowRank_ELBO
+from pyro_bnn.inference.mcmc import convergence, run_chain
 from pyro_bnn.inference.predictive import predictive_draws
+from pyro_bnn.inference.sgld import SGLD, Snapshots
 from pyro_bnn.inference.svi import Callback, Diverged, FitResult, FitState, fit
 
 __all__ = [
     "Callback",
     "Diverged",
+    "EMA",
     "FitResult",
     "FitState",
+    "HWA",
+    "RunningMoments",
+    "SGLD",
+    "SWA",
+    "Snapshots",
+    "TraceLowRank_ELBO",
+    "convergence",
     "fit",
     "kl",
     "kl_divergence",
+    "lmc",
     "per_datum",
     "predictive_draws",
+    "refresh_batch_norm",
+    "run_chain",
     "scale_kl",
 ]

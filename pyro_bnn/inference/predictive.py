@@ -129,6 +129,8 @@ def predictive_draws(
         raise ValueError(f"chunk={chunk} rows is nothing: pass at least 1")
     if len(x) == 0:
         raise ValueError("x has no rows: pass at least one input")
+    if hasattr(guide, "restart"):  # a guide of finitely many draws or members gives each once before any comes again
+        guide.restart()
     for _ in range(num_samples):
         with evaluation_mode(model, guide), poutine.block():
             latents = _latents(guide, x[:1], plug_in)

@@ -1,0 +1,128 @@
+"""
+A finite set of draws as a posterior: q(w) = (1/S) sum_s delta(w - w_s), with w_s from a sampler.
+
+Calls go through the draws in random order, each once before any comes again: S calls after `restart` average over
+exactly the S draws. A sampler that trains a model's own parameters alongside (normalisation layers, a learned noise
+level) leaves their values with every draw; a call then puts those of its draw into the model.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from pyro_bnn.guides.flat import FlatGuide, load_model_state, model_state, state_names
+
+__all__ = ["Deck", "StoredDraws"]
+
+
+@final
+class Deck:
+    """The numbers below n in random order, again and again."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self._left: list[int] = []
+
+    def restart(self) -> None:
+        """Shuffle all of them before the next one is taken."""
+        self._left = []
+
+    def take(self) -> int:
+        """Return the next number."""
+        if not self._left:
+            self._left = torch.randperm(self.n).tolist()
+        return self._left.pop()
+
+
+@final
+class StoredDraws(FlatGuide):
+    """
+    Draws of a sampler as a guide.
+
+    :param model: the program they were drawn for.
+    :param num_draws: how many draws there are, over all chains, which follow one another.
+    :param chains: how many chains they come from; divides `num_draws`.
+    :param kind: the sampler.
+    :param states: whether every draw has its own values of the model's parameters and buffers.
+    """
+
+    def __init__(
+        self, model: Any, *, num_draws: int, chains: int = 1, kind: str = "draws", states: bool = False
+    ) -> None:
+        if num_draws < 1:
+            raise ValueError(f"num_draws={num_draws} is no posterior: pass at least 1")
+        if chains < 1 or num_draws % chains:
+            raise ValueError(f"chains={chains} does not divide num_draws={num_draws}: pass as many draws of each chain")
+        super().__init__(model)
+        self.kind = kind
+        self.chains = chains
+        self.num_draws = num_draws
+        self.states = states
+        self._deck = Deck(num_draws)
+        self._build_if_known()
+
+    @classmethod
+    def from_flat(
+        cls,
+        model: Any,
+        draws: Tensor,
+        *args: Any,
+        chains: int = 1,
+        kind: str = "draws",
+        states: Sequence[Mapping[str, Tensor]] | None = None,
+        **kwargs: Any,
+    ) -> "StoredDraws":
+        """
+        Hold draws (S, P) in flat unconstrained space.
+
+        :param args: the model's arguments, for a program that has to be run to be known.
+        :param states: `model_state` of the model at each draw; None if it keeps nothing, or the same for all.
+        """
+        guide = cls(model, num_draws=len(draws), chains=chains, kind=kind, states=states is not None)
+        guide.build(*args, **kwargs)
+        if draws.shape != guide.draws.shape:
+            raise ValueError(f"draws have shape {tuple(draws.shape)}, the model needs {tuple(guide.draws.shape)}")
+        with torch.no_grad():
+            guide.draws.copy_(draws)
+            if states is not None:
+                for i, name in enumerate(state_names(model)):
+                    guide.get_buffer(f"state_{i}").copy_(torch.stack([state[name] for state in states]))
+        return guide
+
+    def spec(self) -> dict[str, Any]:
+        """Return the guide as names and numbers."""
+        return {
+            "name": "StoredDraws",
+            "num_draws": self.num_draws,
+            "chains": self.chains,
+            "kind": self.kind,
+            "states": self.states,
+        }
+
+    def _register(self, loc: Tensor, sites: Mapping[str, Any]) -> None:
+        self.draws = nn.Parameter(loc.new_zeros(self.num_draws, len(loc)), requires_grad=False)  # (S, P)
+        if self.states:
+            for i, tensor in enumerate(model_state(self.model).values()):
+                self.register_buffer(f"state_{i}", tensor.expand(self.num_draws, *tensor.shape).clone())
+
+    def restart(self) -> None:
+        """Begin a new round: the next S calls give each draw once."""
+        self._deck.restart()
+
+    @torch.no_grad()
+    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Sample every site: the values of the next draw."""
+        self.build(*args, **kwargs)
+        s = self._deck.take()
+        if self.states:
+            named = enumerate(state_names(self.model))
+            load_model_state(self.model, {name: self.get_buffer(f"state_{i}")[s] for i, name in named})
+        return self._sample_at(self.draws[s], *args, **kwargs)
+
+    @torch.no_grad()
+    def by_site(self) -> dict[str, Tensor]:
+        """Return the draws of every site by chain, (chains, S / chains, *shape)."""
+        self._check_built()
+        return self.values(self.draws.detach().unflatten(0, (self.chains, -1)))

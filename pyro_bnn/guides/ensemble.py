@@ -1,0 +1,90 @@
+"""
+Deep ensembles: the even mixture q(w) = (1/M) sum_m q_m(w) of guides that were trained apart.
+
+Members are points (Lakshminarayanan et al. 2017) or any other guides. A call draws from one of them; they come in
+random order, each once before any comes again, so that M calls after `restart` take each member once. A model's own
+parameters and buffers (normalisation layers, a learned noise level) belong to the member they were trained with: a
+call puts those of its member into the model.
+
+References: Lakshminarayanan, Pritzel, Blundell 2017; Wilson and Izmailov 2020 (mixtures of Gaussians).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from pyro_bnn.guides.draws import Deck
+from pyro_bnn.guides.flat import load_model_state, model_state
+
+__all__ = ["Ensemble"]
+
+
+@final
+class Ensemble(nn.Module):
+    """
+    Several trained guides as one posterior.
+
+    :param model: the program they were trained for.
+    :param members: the guides.
+    :param states: `model_state` of the model after each training; None if the model keeps nothing.
+    """
+
+    kind = "ensemble"
+    chains = 1
+
+    def __init__(
+        self, model: Any, members: Sequence[nn.Module], states: Sequence[Mapping[str, Tensor]] | None = None
+    ) -> None:
+        super().__init__()
+        if not members:
+            raise ValueError("an ensemble of no members: pass at least one guide")
+        for member in members:
+            if not isinstance(member, nn.Module) or not callable(member):
+                raise TypeError(f"a member is a {type(member).__name__}; pass guides")
+        if states is not None and len(states) != len(members):
+            raise ValueError(f"{len(states)} states of the model for {len(members)} members: pass one for each")
+        self._model = (model,)
+        self.members = nn.ModuleList(members)
+        self._state_names: list[str] = [] if states is None else sorted(states[0])
+        for i, name in enumerate(self._state_names):
+            assert states is not None
+            self.register_buffer(f"state_{i}", torch.stack([torch.as_tensor(state[name]) for state in states]))
+        self._deck = Deck(len(members))
+
+    @property
+    def prototype_trace(self) -> Any:
+        """The prototype of the members, None while one of them has not seen the model."""
+        traces = [getattr(member, "prototype_trace", True) for member in self.members]
+        return None if any(trace is None for trace in traces) else traces[0]
+
+    def spec(self) -> dict[str, Any] | None:
+        """Return the ensemble as names and numbers, None if a member does not say how it was built."""
+        says: list[Any] = [getattr(member, "spec", lambda: None) for member in self.members]
+        specs = [spec() for spec in says]
+        if any(spec is None for spec in specs):
+            return None
+        return {"name": "Ensemble", "members": specs, "states": bool(self._state_names)}
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], model: Any, build: Callable[[Any, Any], nn.Module]) -> "Ensemble":
+        """Build the ensemble that `spec` describes; `build` makes a member from its description and the model."""
+        members = [build(member, model) for member in spec["members"]]
+        return cls(model, members, [model_state(model) for _ in members] if spec["states"] else None)
+
+    def restart(self) -> None:
+        """Begin a new round: the next M calls take each member once."""
+        self._deck.restart()
+        for member in self.members:
+            again: Any = getattr(member, "restart", None)
+            if again is not None:
+                again()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Sample every site from the next member."""
+        m = self._deck.take()
+        if self._state_names:
+            named = enumerate(self._state_names)
+            load_model_state(self._model[0], {name: self.get_buffer(f"state_{i}")[m] for i, name in named})
+        return self.members[m](*args, **kwargs)

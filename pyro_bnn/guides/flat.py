@@ -1,0 +1,249 @@
+"""
+The latent sites of a program laid out as one flat vector, and the base of the guides that store them so.
+
+With sites w_1, ..., w_k of the model and bijections T_i from R^(n_i) to their supports (the identity for real sites),
+the flat vector is u = (T_1^-1(w_1), ..., T_k^-1(w_k)) in the model's order, of length P = n_1 + ... + n_k.
+"""
+
+import itertools
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pyro
+import pyro.distributions as dist
+import pyro.poutine as poutine
+import torch
+from pyro.distributions import constraints
+from pyro.infer.autoguide import AutoGuide
+from pyro.nn import PyroParam
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor, nn
+from torch.distributions import biject_to
+
+from pyro_bnn.guides.init import INIT_LOCS, initial_loc, is_real
+
+__all__ = ["FlatGuide", "Place", "load_model_state", "model_state", "state_names"]
+
+_SERIAL = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a site lies in the flat vector, and how it is made from its slice."""
+
+    start: int
+    stop: int
+    shape: torch.Size
+    event_dim: int
+    transform: Any
+    plates: tuple[str, ...]
+
+    def value(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the site's slice of `flat` (..., P) in unconstrained space and its value, (..., *shape) each."""
+        u = flat[..., self.start : self.stop].reshape(flat.shape[:-1] + self.shape)
+        return u, u if self.transform is None else self.transform(u)
+
+
+def _hidden(site: Any) -> bool:
+    return bool(site["type"] != "sample" or site["is_observed"] or site["name"] == "obs" or site_is_subsample(site))
+
+
+@contextmanager
+def _untouched(model: Any) -> Iterator[None]:
+    """Leave the model's buffers and the random state as they were."""
+    buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
+    kept = [b.clone() for b in buffers]
+    with torch.random.fork_rng():
+        yield
+    for buffer, value in zip(buffers, kept, strict=True):
+        buffer.copy_(value)
+
+
+def _trained(model: Any) -> dict[str, Tensor]:
+    """Return what a model holds beside its latent sites, in the order of its names: the tensors themselves."""
+    if not isinstance(model, nn.Module):
+        return {}
+    state = model.state_dict()
+    kept = getattr(model, "kept_tensors", None)
+    return {name: state[name] for name in sorted(state if kept is None else kept())}
+
+
+def state_names(model: Any) -> list[str]:
+    """Return the names of the parameters and buffers that a model keeps beside its latent sites, sorted."""
+    return list(_trained(model))
+
+
+def model_state(model: Any) -> dict[str, Tensor]:
+    """Return copies of the parameters and buffers that a model keeps beside its latent sites."""
+    return {name: tensor.detach().clone() for name, tensor in _trained(model).items()}
+
+
+@torch.no_grad()
+def load_model_state(model: Any, state: Mapping[str, Tensor]) -> None:
+    """Copy what `model_state` returned back into the model."""
+    held = _trained(model)
+    if set(held) != set(state):
+        raise ValueError(f"the state is of another model: it has {sorted(state)[:5]}, the model {sorted(held)[:5]}")
+    for name, tensor in held.items():
+        tensor.copy_(state[name])
+
+
+class FlatGuide(AutoGuide):
+    """
+    The abstract base of guides whose draw is one flat vector.
+
+    :param model: any Pyro program; a BNN is inspected at once, another program at the first call.
+    :param init_loc: where the flat vector starts; see :mod:`pyro_bnn.guides.init`.
+    """
+
+    kind: str
+    """What sort of posterior this is, in one word."""
+
+    chains: int = 1
+    """How many independent chains the draws come from."""
+
+    def __init__(self, model: Any, init_loc: str = "uniform") -> None:
+        if not callable(model):
+            raise TypeError(f"model is a {type(model).__name__}; pass a Pyro program (a callable)")
+        if init_loc not in INIT_LOCS:
+            raise ValueError(f"init_loc={init_loc!r} is unknown: pass one of {sorted(INIT_LOCS)}")
+        super().__init__(model)  # type: ignore[no-untyped-call]
+        self._pyro_name = f"{type(self).__name__}{next(_SERIAL)}"
+        self._init_loc = init_loc
+        self._places: dict[str, Place] = {}
+
+    @abstractmethod
+    def _register(self, loc: Tensor, sites: Mapping[str, Any]) -> None:
+        """Make the parameters, given where the flat vector (P,) starts and the model's sites."""
+
+    @abstractmethod
+    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Sample every site; takes the model's arguments."""
+
+    @abstractmethod
+    def spec(self) -> dict[str, Any]:
+        """Return the guide as names and numbers."""
+
+    def _add_parameter(self, name: str, value: Tensor) -> None:
+        setattr(self, name, PyroParam(value, constraints.real))
+
+    # -- building ------------------------------------------------------------------------------------------------
+
+    def build(self, *args: Any, **kwargs: Any) -> None:
+        """Look at the model, if that is still to be done; takes the model's arguments."""
+        if self.prototype_trace is None:
+            self._setup_prototype(*args, **kwargs)
+
+    def _build_if_known(self) -> None:
+        if hasattr(self.model, "sample_weights"):
+            self._setup_prototype()
+
+    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
+        program = getattr(self.model, "sample_weights", None)
+        with _untouched(self.model):
+            program, args = (self.model, args) if program is None else (program, ())
+            trace = poutine.block(poutine.trace(poutine.block(program, _hidden)).get_trace)(*args, **kwargs)
+        sites = dict(trace.iter_stochastic_nodes())
+        if not sites:
+            raise ValueError("the model has no latent site: a guide needs at least one unobserved pyro.sample")
+        pieces: list[Tensor] = []
+        start = 0
+        for name, site in sites.items():
+            self._check_site(name, site)
+            u = self._lay(name, site, start)
+            start += u.numel()
+            pieces.append(u.reshape(-1))
+            for frame in site["cond_indep_stack"]:
+                self._prototype_frames[frame.name] = frame
+        self._register(torch.cat(pieces), sites)
+        for name, parameter in self.named_parameters():
+            full = f"{self._pyro_name}.{name.removesuffix('_unconstrained')}"
+            parameter.pyro_bnn_name = full  # type: ignore[attr-defined]
+        self.prototype_trace = trace
+
+    def _check_site(self, name: str, site: Any) -> None:
+        if site["fn"].support.is_discrete:
+            raise ValueError(f"site {name!r} is discrete: enumerate it or write its guide by hand")
+        for frame in site["cond_indep_stack"]:
+            if not frame.vectorized:
+                raise ValueError(f"site {name!r} is in the sequential plate {frame.name!r}: use `with pyro.plate(...)`")
+            if (frame.full_size or frame.size) != frame.size or frame.name == "data":
+                raise ValueError(
+                    f"site {name!r} is local to the subsampled plate {frame.name!r}; this guide holds global sites "
+                    f"only: move the site out of the plate or write an amortised guide for it"
+                )
+
+    def _lay(self, name: str, site: Any, start: int) -> Tensor:
+        fn = site["fn"]
+        transform = biject_to(fn.support)
+        value = initial_loc(self._init_loc, fn, site["infer"].get("init", {}))
+        u = cast(Tensor, transform.inv(value.to(site["value"]))).detach()
+        plates = tuple(frame.name for frame in site["cond_indep_stack"])
+        event_dim = fn.event_dim + u.dim() - site["value"].dim()
+        kept = None if is_real(fn.support) else transform
+        self._places[name] = Place(start, start + u.numel(), u.shape, event_dim, kept, plates)
+        return u
+
+    # -- using ---------------------------------------------------------------------------------------------------
+
+    def _sample_at(self, flat: Tensor, *args: Any, jacobian: bool = False, **kwargs: Any) -> dict[str, Tensor]:
+        """
+        Sample every site as the point it has in the flat vector (..., P).
+
+        With `jacobian` a constrained site brings an auxiliary one that takes log |det dT/du| off the density.
+        """
+        plates = self._create_plates(*args, **kwargs)  # type: ignore[no-untyped-call]
+        result = {}
+        for name, place in self._places.items():
+            u, value = place.value(flat)
+            event_dim = place.event_dim
+            if place.transform is not None:
+                event_dim += place.transform.codomain.event_dim - place.transform.domain.event_dim
+                if jacobian:
+                    self._sample_jacobian(name, place, u, value)
+            with ExitStack() as stack:
+                for plate in place.plates:
+                    stack.enter_context(plates[plate])
+                result[name] = pyro.sample(name, dist.Delta(value, event_dim=event_dim))
+        return result
+
+    def _sample_jacobian(self, name: str, place: Place, u: Tensor, value: Tensor) -> None:
+        log_det = place.transform.log_abs_det_jacobian(u, value)  # (..., some of the site's dimensions)
+        lead = u.dim() - len(place.shape)
+        if log_det.dim() > lead:
+            log_det = log_det.flatten(lead).sum(-1)  # (...)
+        fn = dist.Delta(torch.zeros_like(log_det), log_density=-log_det)
+        pyro.sample(f"_{self._pyro_name}_{name}_jacobian", fn, infer=cast(Any, {"is_auxiliary": True}))
+
+    def values(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return every site's value at the flat vector (..., P)."""
+        self._check_built()
+        return {name: place.value(flat)[1] for name, place in self._places.items()}
+
+    def flatten(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Return the flat vectors (..., P) of values by site, with any leading dimensions."""
+        self._check_built()
+        pieces = []
+        for name, place in self._places.items():
+            u = values[name] if place.transform is None else place.transform.inv(values[name])
+            pieces.append(u.reshape(*u.shape[: u.dim() - len(place.shape)], place.stop - place.start))
+        return torch.cat(pieces, dim=-1)
+
+    def site_names(self) -> list[str]:
+        """Return the names of all sites, in the model's order."""
+        self._check_built()
+        return list(self._places)
+
+    def slice_of(self, name: str) -> slice:
+        """Return the slice of the flat vector that is the site called `name`."""
+        self._check_built()
+        if name not in self._places:
+            raise KeyError(f"no site {name!r}; the sites are {list(self._places)}")
+        return slice(self._places[name].start, self._places[name].stop)
+
+    def _check_built(self) -> None:
+        if self.prototype_trace is None:
+            raise RuntimeError("the guide has not seen the model yet: call it once with the model's arguments")

@@ -1,0 +1,205 @@
+"""
+Hamiltonian Monte Carlo with Pyro's kernels, for networks small enough to afford it; and whether to believe it.
+
+The target is p(w) prod p(y|w)^(1/eta), or its power 1/T, over all rows at once, in float64. Chains run one after
+another, each from its own seed and its own start. As a reference the draws count only with at least 4 chains whose
+predictive quantities have rank-normalised split R-hat <= 1.01 and bulk ESS >= 400 (Vehtari et al. 2021). Weights are
+not looked at: hidden units can be exchanged, so that chains that agree in every prediction may differ in every weight.
+
+References: Hoffman and Gelman 2014 (NUTS); Neal 2011 (HMC).
+"""
+
+import copy
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import pyro
+import pyro.poutine as poutine
+import torch
+from pyro.infer import HMC, MCMC, NUTS
+from pyro.poutine.messenger import Messenger
+from torch import Tensor, nn
+
+from pyro_bnn.data.split import as_split
+
+__all__ = ["Chain", "Convergence", "MAX_WEIGHTS", "MIN_CHAINS", "convergence", "run_chain"]
+
+MIN_CHAINS = 4
+MAX_RHAT = 1.01
+MIN_ESS = 400.0
+MAX_WEIGHTS = 5000
+"""More latent numbers than this are refused."""
+
+
+@final
+class _ScaleObserved(Messenger):
+    """Multiply the scale of observed sites by `observed` and that of latent ones by `latent`."""
+
+    def __init__(self, observed: float, latent: float) -> None:
+        super().__init__()
+        self.observed, self.latent = observed, latent
+
+    def _pyro_sample(self, msg: Any) -> None:
+        msg["scale"] = msg["scale"] * (self.observed if msg["is_observed"] else self.latent)
+
+
+@final
+@dataclass(frozen=True)
+class Chain:
+    """
+    What one chain left: draws by site (S, *shape), and how it went.
+
+    `divergences` counts the kept transitions that diverged, `acceptance` is their mean acceptance probability.
+    """
+
+    samples: dict[str, Tensor]
+    divergences: int
+    acceptance: float
+    step_size: float
+
+
+@contextmanager
+def _as_float64(model: Any) -> Any:
+    """A copy of a module in float64; a function as it is."""
+    yield copy.deepcopy(model).double().eval() if isinstance(model, nn.Module) else model
+
+
+def _check(warmup: int, draws: int, eta: float, temperature: float) -> None:
+    if warmup < 1 or draws < 1:
+        raise ValueError(f"warmup={warmup}, draws={draws}: pass at least 1 of each")
+    if not (eta > 0 and temperature > 0) or (eta != 1 and temperature != 1):
+        raise ValueError(
+            f"eta={eta}, temperature={temperature}: pass numbers above 0, at least one of them 1; a posterior is "
+            f"tempered or cold, not both"
+        )
+
+
+def _check_model(model: Any, x: Tensor, y: Tensor) -> None:
+    with torch.random.fork_rng(), torch.no_grad(), poutine.block():
+        trace = poutine.trace(model).get_trace(x, y)
+    size = sum(trace.nodes[name]["value"].numel() for name in trace.stochastic_nodes)
+    if size > MAX_WEIGHTS:
+        raise ValueError(f"the model has {size} latent numbers, too many for HMC here: {MAX_WEIGHTS} or fewer")
+    trained = [n for n, s in trace.nodes.items() if s["type"] == "param" and s["value"].requires_grad]
+    if trained:
+        raise ValueError(
+            f"HMC samples latent sites and would leave the parameters {trained[:3]} as they are: give the noise as a "
+            f"number (the gaussian likelihood), and leave out normalisation layers"
+        )
+
+
+def run_chain(
+    model: Callable[..., Any],
+    data: Any,
+    *,
+    kernel: Literal["nuts", "hmc"] = "nuts",
+    warmup: int = 500,
+    draws: int = 500,
+    seed: int = 0,
+    eta: float = 1.0,
+    temperature: float = 1.0,
+    max_tree_depth: int = 8,
+    trajectory_length: float = 1.0,
+    target_accept: float = 0.8,
+    jit: bool = True,
+    hook: Callable[[int], None] | None = None,
+) -> Chain:
+    """
+    Run one chain in float64 and return its draws.
+
+    :param model: any Pyro program without parameters of its own.
+    :param data: all training rows, (x, y) or a Split.
+    :param kernel: 'nuts', or 'hmc' with a fixed `trajectory_length`.
+    :param warmup: adaptation steps, whose draws are thrown away.
+    :param seed: of the chain; other chains take others.
+    :param eta: tempering, the likelihood to the power 1 / eta.
+    :param temperature: of a cold posterior, everything to the power 1 / temperature.
+    :param jit: compile the potential; turn it off for a program whose structure changes.
+    :param hook: called with the number of every transition.
+    """
+    _check(warmup, draws, eta, temperature)
+    if kernel not in ("nuts", "hmc"):
+        raise ValueError(f"kernel={kernel!r} is unknown: pass 'nuts' or 'hmc'")
+    split = as_split(data)
+    x = split.x.double() if split.x.is_floating_point() else split.x
+    y = split.y.double() if split.y.is_floating_point() else split.y
+    with _as_float64(model) as program, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tracer's
+        _check_model(program, x, y)
+        tempered = _ScaleObserved(1 / (eta * temperature), 1 / temperature)(program)
+        common: dict[str, Any] = dict(jit_compile=jit, ignore_jit_warnings=True, target_accept_prob=target_accept)
+        made: Any = (
+            NUTS(tempered, max_tree_depth=max_tree_depth, **common)
+            if kernel == "nuts"
+            else HMC(tempered, trajectory_length=trajectory_length, **common)
+        )
+        run = MCMC(
+            made,
+            num_samples=draws,
+            warmup_steps=warmup,
+            num_chains=1,
+            disable_progbar=True,
+            hook_fn=None if hook is None else lambda _kernel, _params, _stage, i: hook(i),
+        )
+        with torch.random.fork_rng(), poutine.block():
+            pyro.set_rng_seed(seed)
+            torch_default = torch.get_default_dtype()
+            torch.set_default_dtype(torch.float64)
+            try:
+                run.run(x, y)
+            finally:
+                torch.set_default_dtype(torch_default)
+        found = {name: value.detach() for name, value in run.get_samples().items()}
+        facts = run.diagnostics()
+    return Chain(
+        found,
+        divergences=len(facts["divergences"]["chain 0"]),
+        acceptance=float(facts["acceptance rate"]["chain 0"]),
+        step_size=float(made.step_size),
+    )
+
+
+@final
+@dataclass(frozen=True)
+class Convergence:
+    """The worst R-hat and the smallest bulk ESS over some predictive quantities, and from how many chains."""
+
+    rhat: float
+    ess_bulk: float
+    chains: int
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether the draws may stand for the posterior."""
+        return self.chains >= MIN_CHAINS and self.rhat <= MAX_RHAT and self.ess_bulk >= MIN_ESS
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain data."""
+        return {
+            "rhat": self.rhat,
+            "ess_bulk": self.ess_bulk,
+            "chains": self.chains,
+            "reference": self.is_reference,
+        }
+
+
+def convergence(quantities: Tensor | Mapping[str, Tensor]) -> Convergence:
+    """
+    Judge chains by what they predict.
+
+    :param quantities: predictions (chains, draws, ...), for instance probabilities or means of some rows.
+    """
+    import arviz
+
+    az: Any = arviz
+    named = quantities if isinstance(quantities, Mapping) else {"prediction": quantities}
+    arrays = {name: value.double().numpy() for name, value in named.items()}
+    chains, draws = next(iter(arrays.values())).shape[:2]
+    if draws < 4:
+        raise ValueError(f"{draws} draws per chain say nothing about convergence: take at least 4")
+    data = az.convert_to_dataset(arrays)
+    rhat = max(float(v.max()) for v in az.rhat(data).values()) if chains > 1 else float("nan")
+    return Convergence(rhat, min(float(v.min()) for v in az.ess(data, method="bulk").values()), chains)
