@@ -29,8 +29,9 @@ from pyro_bnn.inference.elbo import ESTIMATORS as PYRO_ESTIMATORS
 from pyro_bnn.inference.elbo import TraceColdPosterior_ELBO
 from pyro_bnn.inference.kl import KL_WEIGHTS, KLWeight, from_spec, tempered
 from pyro_bnn.inference.svi import Callback, FitState, fit
-from pyro_bnn.models import BNN, MLP, LeNet5, Perceptron, likelihoods, priors
+from pyro_bnn.models import BNN, CVNN, MLP, VGG, LeNet5, Perceptron, likelihoods, penalty_priors, priors
 from pyro_bnn.optim import OPTIMIZERS, SCHEDULES, PerSite, TorchOptim, TwinPlateau, make_schedule
+from pyro_bnn.penalties import L1, L2, GroupLasso, PenaltyPrior
 from pyro_bnn.posterior import Posterior, describe
 from pyro_bnn.recipe import Recipe, find_recipe, recipe_names
 from pyro_bnn.version import __version__
@@ -58,6 +59,8 @@ NETWORKS: dict[str, tuple[type[nn.Module], Callable[[Data], dict[str, Any]]]] = 
     "lenet5": (LeNet5, _image_args),
     "mlp": (MLP, _flat_args),
     "perceptron": (Perceptron, _flat_args),
+    "cvnn": (CVNN, _image_args),
+    "vgg": (VGG, _image_args),
 }
 
 PRIORS: dict[str, type[priors.Prior]] = {
@@ -67,7 +70,12 @@ PRIORS: dict[str, type[priors.Prior]] = {
     "fan_in": priors.FanIn,
     "laplace": priors.Laplace,
     "scale_mixture": priors.ScaleMixture,
+    "l2_penalty": penalty_priors.L2Prior,
+    "l1_penalty": penalty_priors.L1Prior,
+    "group_lasso": penalty_priors.GroupLassoPrior,
 }
+
+PENALTIES: dict[str, Callable[..., Any]] = {"L2": L2, "L1": L1, "GroupLasso": GroupLasso}
 
 LIKELIHOODS: dict[str, type[likelihoods.Likelihood]] = {
     "categorical": likelihoods.Categorical,
@@ -125,6 +133,9 @@ def _by_class(table: Mapping[str, Any]) -> dict[str, Any]:
 
 def build_prior(spec: Mapping[str, Any]) -> priors.Prior:
     """Build a prior from the description a posterior carries."""
+    if spec["name"] == "PenaltyPrior":
+        penalty = _construct("penalty", spec["penalty"], PENALTIES)
+        return PenaltyPrior(penalty, spec["weights"])
     if spec["name"] == "PerLayer":
         rules = {pattern: build_prior(rule) for pattern, rule in spec["rules"].items()}
         return priors.PerLayer(rules, build_prior(spec["default"]))

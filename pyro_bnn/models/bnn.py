@@ -213,13 +213,14 @@ class BNN(PyroModule):
             return self.likelihood.distribution(output, self._noise())
 
     def spec(self) -> dict[str, Any] | None:
-        """Return the model as names and numbers, or None if the network does not say how it was built."""
+        """Return the model as names and numbers, or None if the network or the prior does not say how it was built."""
         config = getattr(self.template, "config", None)
-        if not isinstance(config, dict) or not hasattr(self.prior, "spec"):
+        prior = self.prior.spec() if isinstance(self.prior, Prior) else None
+        if not isinstance(config, dict) or prior is None:
             return None
         return {
             "net": {"name": type(self.template).__name__, **config},
-            "prior": self.prior.spec(),
+            "prior": prior,
             "likelihood": self.likelihood.spec(),
             "num_data": self.num_data,
             "random": list(self.random_names),

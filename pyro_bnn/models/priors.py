@@ -55,9 +55,10 @@ class Prior(ABC):
     def __call__(self, name: str, module: nn.Module | None, parameter: Tensor) -> Distribution:
         """Return the prior of `parameter`, called `name` in the network and owned by `module`."""
 
-    def spec(self) -> dict[str, Any]:
-        """Return the rule as names and numbers."""
-        return {"name": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
+    def spec(self) -> dict[str, Any] | None:
+        """Return the rule as names and numbers, or None if it holds what has no name (a function, a distribution)."""
+        values = asdict(self)  # type: ignore[call-overload]
+        return None if any(callable(value) for value in values.values()) else {"name": type(self).__name__, **values}
 
 
 def _normal(parameter: Tensor, loc: float, scale: float) -> Distribution:
@@ -186,7 +187,9 @@ class PerLayer(Prior):
                 return rule(name, module, parameter)
         return self.default(name, module, parameter)
 
-    def spec(self) -> dict[str, Any]:
-        """Return the rule as names and numbers."""
-        rules = {pattern: rule.spec() for pattern, rule in self.rules.items()}
-        return {"name": "PerLayer", "rules": rules, "default": self.default.spec()}
+    def spec(self) -> dict[str, Any] | None:
+        """Return the rules as names and numbers, or None if one of them cannot be."""
+        rules, default = {pattern: rule.spec() for pattern, rule in self.rules.items()}, self.default.spec()
+        if default is None or None in rules.values():
+            return None
+        return {"name": "PerLayer", "rules": rules, "default": default}

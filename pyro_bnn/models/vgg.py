@@ -12,7 +12,6 @@ Convolutions start from Kaiming's normal (fan_out), dense layers from N(0, 0.01^
 from typing import Any, Literal, cast, final
 
 from torch import nn
-from torchvision.models.vgg import cfgs, make_layers
 
 __all__ = ["VGG"]
 
@@ -21,6 +20,8 @@ _CONFIGURATIONS = {11: "A", 13: "B", 16: "D", 19: "E"}
 
 def _stages(depth: int, width: float, image_size: int) -> list[str | int]:
     """Return torchvision's configuration with scaled maps and without the pools the image has no pixels for."""
+    from torchvision.models.vgg import cfgs  # inside, because it costs a second that other models need not pay
+
     stages: list[str | int] = []
     side = image_size
     for item in cfgs[_CONFIGURATIONS[depth]]:
@@ -68,6 +69,8 @@ class VGG(nn.Sequential):
             width=width,
             batch_norm=batch_norm,
         )
+        from torchvision.models.vgg import make_layers
+
         stages = _stages(depth, width, image_size)
         self.features = make_layers(stages, batch_norm=batch_norm)
         if in_channels != 3:
