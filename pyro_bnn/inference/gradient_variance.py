@@ -11,6 +11,7 @@ the call, such as `per_datum`, `scale_kl` and `flipout`, count as part of the es
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["GradientVariance", "Row", "gradient_variance", "plot_gradient_variance"]
 
 KINDS = ("loc", "scale", "other")
+_LOC_OR_SCALE = re.compile("^loc$|scale|cov_")  # the arguments of torch's distributions, cov_factor among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +162,10 @@ def _layout(
     kinds = dict.fromkeys(parameters, "other")
     users: dict[str, list[tuple[str, str, Any]]] = {}
     for site_name, site in sample_sites(guide_trace).items():
-        for argument, tensor in _arguments(site["fn"]):
-            kind = "loc" if argument == "loc" else "scale" if "scale" in argument or "cov" in argument else "other"
+        for kind, tensor in _arguments(site["fn"]):
             for leaf in leaves_behind(tensor):
                 name = names.get(id(leaf))
-                if name is not None:
+                if name is not None and kinds[name] in ("other", kind):  # what its nearest site says
                     kinds[name] = kind
                     users.setdefault(name, []).append((kind, site_name, site["infer"].get("flat")))
     slices = {}
@@ -178,10 +179,11 @@ def _layout(
 
 
 def _arguments(fn: Any) -> list[tuple[str, Tensor]]:
-    """The tensors a distribution was built from, under any wrapping."""
+    """The location and the scale a distribution was built from, by kind, under any wrapping."""
     while hasattr(fn, "base_dist"):
         fn = fn.base_dist
-    return [(name, value) for name, value in vars(fn).items() if isinstance(value, Tensor)]
+    kinds = {name: "loc" if name == "loc" else "scale" for name in vars(fn) if _LOC_OR_SCALE.search(name)}
+    return [(kind, getattr(fn, name)) for name, kind in kinds.items() if isinstance(getattr(fn, name), Tensor)]
 
 
 def plot_gradient_variance(results: Mapping[str, GradientVariance]) -> Figure:

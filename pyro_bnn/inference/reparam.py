@@ -141,7 +141,7 @@ def random_signs(x: Tensor, out_channels: int, spatial_dims: int) -> tuple[Tenso
 
 @dataclass(slots=True)
 class _Draw:
-    """One draw of one mean-field Normal site, and how often the forward pass has used it."""
+    """One draw of one mean-field Normal site, and what the forward pass has done with it."""
 
     name: str
     value: Tensor
@@ -149,6 +149,11 @@ class _Draw:
     scale: Tensor
     layer_uses: int = 0
     other_uses: int = 0
+    replaced: bool = False  # its layer was reparameterised
+
+    def begin(self) -> None:
+        """A forward pass begins."""
+        self.layer_uses, self.other_uses, self.replaced = 0, 0, False
 
 
 @dataclass(slots=True)
@@ -288,6 +293,8 @@ class _LayerHandler(Messenger):
 
     def _pyro_post_sample(self, msg: Any) -> None:
         name = msg["name"]
+        if self._paused:
+            return
         if name in self._fresh:
             self._fresh.discard(name)
             fn = msg["fn"]
@@ -295,6 +302,10 @@ class _LayerHandler(Messenger):
                 fn = fn.base_dist
             if isinstance(fn, Normal) and fn.has_rsample and msg["value"].shape == fn.loc.shape:
                 self._record(_Draw(name, msg["value"], fn.loc, fn.scale))
+        elif name in self._draws:  # replayed in the model
+            self._learn()
+            self._observed = False
+            self._draws[name].begin()
         elif msg["is_observed"] and not (msg["infer"].get("_deterministic") or isinstance(msg["fn"], Unit)):
             self._observed = True
 
@@ -317,13 +328,13 @@ class _LayerHandler(Messenger):
         if program.once is not None and program.once.keys() == self._draws.keys():
             return
         program.once = {d.name: d.layer_uses == 1 and d.other_uses == 0 for d in self._draws.values()}
-        for draw in self._draws.values():
-            uses = draw.layer_uses + draw.other_uses
-            if draw.layer_uses and uses > 1:
-                program.warn_once(
-                    draw.name,
-                    f"{self!r}: {draw.name!r} is used {uses} times in one forward pass, so it is sampled plainly",
-                )
+        shared = [d.name for d in self._draws.values() if d.layer_uses and not program.once[d.name]]
+        if shared:
+            program.warn_once(
+                "shared",
+                f"{self!r}: {', '.join(map(repr, shared))}: used more than once in one forward pass, hence sampled "
+                "plainly",
+            )
         if not any(program.once.values()):
             program.warn_once(
                 "nothing",
@@ -346,16 +357,22 @@ class _LayerHandler(Messenger):
         return result
 
     def _layer_call(self, func: Any, args: Any, kwargs: Any, spatial_dims: int) -> Any:
+        bias: _Draw | Tensor | None
         layer, x, weight, bias = _bind(func, *args, **kwargs)
         weight_draw, bias_draw = self._by_id.get(id(weight)), self._by_id.get(id(bias))
         if id(x) in self._by_id:
             self._use(self._by_id[id(x)], in_layer=False)
-        known = [self._use(draw, in_layer=True) for draw in (weight_draw, bias_draw) if draw is not None]
-        if weight_draw is None or not known[0]:
+        once = self._program.once or {}
+        for draw in (weight_draw, bias_draw):
+            if draw is not None:
+                self._use(draw, in_layer=True)
+        if weight_draw is None or not once.get(weight_draw.name):
             return func(*args, **kwargs)
-        return self.output(
-            layer, x, weight_draw, bias_draw if known[-1] and bias_draw is not None else bias, spatial_dims
-        )
+        weight_draw.replaced = True
+        if bias_draw is not None and once.get(bias_draw.name):
+            bias_draw.replaced = True
+            bias = bias_draw
+        return self.output(layer, x, weight_draw, bias, spatial_dims)
 
     def _other_call(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         if func is F.batch_norm and (args[5] if len(args) > 5 else kwargs.get("training", False)):
@@ -369,22 +386,18 @@ class _LayerHandler(Messenger):
             for draw in used:
                 self._use(draw, in_layer=False)
 
-    def _use(self, draw: _Draw, in_layer: bool) -> bool:
-        """Count a use; whether the draw is known to be used once, in a layer."""
+    def _use(self, draw: _Draw, in_layer: bool) -> None:
+        """Count a use of a draw; one after its layer was reparameterised has come too late."""
         if in_layer:
             draw.layer_uses += 1
         else:
             draw.other_uses += 1
-        once = self._program.once
-        if once is None or not once.get(draw.name, False):
-            return False
-        if draw.layer_uses + draw.other_uses > 1:
-            once[draw.name] = False
+        if draw.replaced and self._program.once is not None:
+            self._program.once[draw.name] = False
             raise RuntimeError(
                 f"{self!r}: {draw.name!r} was used once per forward pass before and is now used again after its layer "
                 "was reparameterised, so this step would be wrong. From the next step on it is sampled plainly"
             )
-        return True
 
 
 @final
