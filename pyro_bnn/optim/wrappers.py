@@ -123,18 +123,19 @@ class _Waiting:
         self.entries = [dict(entry) for entry in parameters]
         self.shared = dict(shared or {})
 
-    def take(self, new: Sequence[_Entry]) -> dict[int, dict[str, Any]]:
-        """Remove and return the saved entries of these parameters, by id of the tensor."""
+    def find(self, new: Sequence[_Entry]) -> dict[int, dict[str, Any]]:
+        """Return the saved entries of these parameters, by id of the tensor."""
         taken: dict[int, dict[str, Any]] = {}
-        if not self.entries:
+        entries = self.entries
+        if not entries:
             return taken
         for same in (self._same_name, self._same_but_serial, self._same_shape):
             for entry in new:
                 left = [other for other in new if id(other.tensor) not in taken]
-                found = [saved for saved in self.entries if same(saved, entry)]
+                found = [saved for saved in entries if same(saved, entry)]
                 if entry in left and len(found) == 1 and sum(same(found[0], other) for other in left) == 1:
                     taken[id(entry.tensor)] = found[0]
-                    self.entries = [saved for saved in self.entries if saved is not found[0]]
+                    entries = [saved for saved in entries if saved is not found[0]]
         if not taken:
             raise ValueError(
                 f"the saved optimizer state is of {self._list(s['name'] for s in self.entries)}, the parameters are "
@@ -148,6 +149,11 @@ class _Waiting:
                     f"{tuple(saved['shape'])}: build model and guide as they were saved"
                 )
         return taken
+
+    def discard(self, entries: Iterable[Mapping[str, Any]]) -> None:
+        """Drop entries that have been taken up."""
+        gone = {id(entry) for entry in entries}
+        self.entries = [entry for entry in self.entries if id(entry) not in gone]
 
     @staticmethod
     def _list(names: Iterable[str | None]) -> str:
@@ -281,7 +287,7 @@ class TorchOptim(PyroOptim):
         known = self.arguments()
         if "foreach" in arguments or arguments.get("fused") is not None or "foreach" not in known:
             return arguments
-        plain = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in params)
+        plain = all(p.is_floating_point() and p.is_contiguous() and p.device.type in ("cpu", "cuda") for p in params)
         fused = "fused" in known and plain and not arguments.get("differentiable", False)
         return {**arguments, "fused": True} if fused else {**arguments, "foreach": True}
 
@@ -310,7 +316,7 @@ class TorchOptim(PyroOptim):
         new = sorted((_Entry(p, self.names.of(p)) for p in unknown), key=lambda entry: entry.order)
         together = [*new, *(self._entries[id(p)] for p in params if id(p) in self._entries)]
         check_distinct([entry.name for entry in together if entry.name is not None])
-        saved = self._waiting.take(new)
+        saved = self._waiting.find(new)
         groups: list[tuple[dict[str, Any], list[_Entry]]] = []
         for entry in new:
             arguments = saved[id(entry.tensor)]["group"] if id(entry.tensor) in saved else self._arguments_of(entry)
@@ -320,19 +326,23 @@ class TorchOptim(PyroOptim):
                     break
             else:
                 groups.append((dict(arguments), [entry]))
+        built = [self._build(arguments, [entry.tensor for entry in members], saved) for arguments, members in groups]
+        # nothing can fail from here on
         self._forget({entry.name for entry in new if entry.name is not None})
-        for arguments, members in groups:
-            self._add_group(arguments, members, saved)
+        for fresh in built:
+            self._join(fresh)
+        self._waiting.discard(saved.values())
         self._entries.update((id(entry.tensor), entry) for entry in new)
         self._plans.clear()
         self._apply_factor()
 
-    def _add_group(self, arguments: dict[str, Any], members: list[_Entry], saved: Mapping[int, dict[str, Any]]) -> None:
-        params = [entry.tensor for entry in members]
+    def _build(
+        self, arguments: dict[str, Any], params: list[Tensor], saved: Mapping[int, dict[str, Any]]
+    ) -> torch.optim.Optimizer:
+        """Return a torch optimizer for some parameters: some algorithms make state when they are built."""
         numbers = self._fastest(arguments, params)
         known = {name: value for name, value in numbers.items() if name in self.arguments()}
         of_group = {name: value for name, value in numbers.items() if name not in known}
-        # a torch optimizer of their own makes the state that some algorithms want from the start
         fresh = self.torch_class([{"params": params, **of_group}], **known)
         group = fresh.param_groups[0]
         group["initial_lr"] = group["lr"] if self._new_lr is None else self._new_lr
@@ -343,16 +353,20 @@ class TorchOptim(PyroOptim):
                     name: _copy_state(value, at.get(name, param.device))
                     for name, value in saved[id(param)]["state"].items()
                 }
+        return fresh
+
+    def _join(self, fresh: torch.optim.Optimizer) -> None:
         if self.torch_optimizer is None:
             self.torch_optimizer = fresh
             for name, value in self._waiting.shared.items():
                 fresh.state[name] = _copy_state(value)  # type: ignore[index]
             self._waiting.shared = {}
-        else:
-            self.torch_optimizer.add_param_group(group)
-            for param in params:
-                if param in fresh.state:
-                    self.torch_optimizer.state[param] = fresh.state[param]
+            return
+        (group,) = fresh.param_groups
+        self.torch_optimizer.add_param_group(group)
+        for param in group["params"]:
+            if param in fresh.state:
+                self.torch_optimizer.state[param] = fresh.state[param]
 
     def _forget(self, names: set[str]) -> None:
         """Drop the parameters of these names: other tensors have taken their place."""
@@ -381,6 +395,10 @@ class TorchOptim(PyroOptim):
     def advance(self, plan: Plan) -> None:
         """Move the parameters of a plan."""
         assert self.torch_optimizer is not None
+        for p in plan.active:
+            # torch's fused kernels read memory in order, and an expanded gradient cannot be clipped in place
+            if p.grad is not None and p.grad.layout == torch.strided and not p.grad.is_contiguous():
+                p.grad = p.grad.contiguous()
         if "clip_norm" in self._clipping:
             clip_grad_norm_(plan.active, self._clipping["clip_norm"])
         if "clip_value" in self._clipping:
