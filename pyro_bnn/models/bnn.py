@@ -45,6 +45,21 @@ def _owners(net: nn.Module) -> dict[str, tuple[nn.Module, nn.Parameter]]:
     return {name: (modules[name.rpartition(".")[0]], p) for name, p in net.named_parameters()}
 
 
+def _places(net: nn.Module) -> dict[str, tuple[str, ...]]:
+    """
+    Return by a parameter's first name the names of all places that hold it.
+
+    A module that is found under two names counts once: functional_call would put the wrong tensor back into it.
+    """
+    first: dict[int, str] = {}
+    places: dict[str, tuple[str, ...]] = {}
+    for prefix, module in net.named_modules():
+        for attribute, parameter in module.named_parameters(prefix, recurse=False):
+            name = first.setdefault(id(parameter), attribute)
+            places[name] = (*places.get(name, ()), attribute)
+    return places
+
+
 def _matches(selector: Selector, name: str, module: nn.Module, parameter: Tensor) -> bool:
     if isinstance(selector, str):
         return fnmatchcase(name, selector)
@@ -126,6 +141,7 @@ class BNN(PyroModule):
             raise ValueError("no parameter is random: choose at least one with random=")
         self.random_names = tuple(name for name in owners if name in chosen)
         self.deterministic_names = tuple(name for name in owners if name not in chosen)
+        self._places = _places(template)
         self.add_module("net", template)
         self.add_module("deterministic", PyroModule())
         for name in self.deterministic_names:
@@ -195,7 +211,7 @@ class BNN(PyroModule):
         template = self.template
         draws = {name: value.dim() - template.get_parameter(name).dim() for name, value in sampled.items()}
         if not any(draws.values()):
-            return cast(Tensor, functional_call(template, {**sampled, **fixed}, (x,)))
+            return self._call(x, {**sampled, **fixed})
         lead = max((v.shape[: draws[n]] for n, v in sampled.items()), key=len)  # the draw dimensions, e.g. (S, 1)
         flat = {
             name: value.expand(*lead, *value.shape[draws[name] :]).flatten(0, len(lead) - 1)
@@ -231,11 +247,15 @@ class BNN(PyroModule):
         initial = {f"net.{name}" for name, _ in self.template.named_parameters(remove_duplicate=False)}
         return set(self.state_dict()) - initial
 
+    def _call(self, x: Tensor, values: Mapping[str, Tensor]) -> Tensor:
+        placed = {place: value for name, value in values.items() for place in self._places[name]}
+        return cast(Tensor, functional_call(self.template, placed, (x,), tie_weights=False))
+
     def _output_per_draw(self, x: Tensor, flat: Mapping[str, Tensor], fixed: Mapping[str, Tensor]) -> Tensor:
         template = self.template
 
         def one(weights: Mapping[str, Tensor]) -> Tensor:
-            return cast(Tensor, functional_call(template, {**weights, **fixed}, (x,)))
+            return self._call(x, {**weights, **fixed})
 
         if not _uses_batch_statistics(template) and self._vmaps.get(template.training, True):
             try:

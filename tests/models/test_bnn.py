@@ -1,0 +1,359 @@
+"""BNN: the program it states, any network inside, draws by vmap, and the user's module left alone."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pyro
+import pyro.poutine as poutine
+import pytest
+import torch
+from programs import CLASSES, FEATURES, ROWS, Attention, Recurrent, Tied, batch_norm, classes
+from pyro.infer import Predictive
+from torch import Tensor, nn
+
+from pyro_bnn.guides import AutoMeanFieldNormal
+from pyro_bnn.models import BNN, MLP, LeNet5, likelihoods, priors
+from pyro_bnn.training import build_model
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "mlp": lambda: MLP(FEATURES, CLASSES, [5]),
+    "batch_norm": batch_norm,
+    "layer_norm": lambda: nn.Sequential(nn.Linear(FEATURES, 5), nn.LayerNorm(5), nn.Linear(5, CLASSES)),
+    "tied": Tied,
+    "shared": lambda: (lambda layer: nn.Sequential(layer, nn.Tanh(), layer, nn.Linear(FEATURES, CLASSES)))(
+        nn.Linear(FEATURES, FEATURES)
+    ),
+    "attention": Attention,
+    "recurrent": Recurrent,
+}
+
+
+def make(net: nn.Module | str = "mlp", **options: Any) -> BNN:
+    net = NETWORKS[net]() if isinstance(net, str) else net
+    return BNN(net, priors.Normal(), likelihoods.Categorical(), ROWS, **options)
+
+
+def weights_of(model: BNN, *lead: int) -> dict[str, Tensor]:
+    return {name: 0.5 * torch.randn(*lead, *prior.event_shape) for name, prior in model.priors().items()}
+
+
+def with_weights(net: nn.Module, weights: dict[str, Tensor]) -> nn.Module:
+    """The network itself with these weights written into it."""
+    net = copy.deepcopy(net)
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            if name in weights:
+                parameter.copy_(weights[name])
+    return net
+
+
+# -- the program ---------------------------------------------------------------------------------------------------
+
+
+def test_log_joint_is_prior_plus_n_over_b_times_log_likelihood() -> None:
+    model = make()
+    x, y = classes()
+    x, y = x[:10], y[:10]
+    weights = weights_of(model)
+    conditioned = poutine.condition(model, data={f"net.{name}": w for name, w in weights.items()})
+    trace = poutine.trace(conditioned).get_trace(x, y)
+    log_prior = sum(-0.5 * w.double().square().sum() - w.numel() * 0.9189385332046727 for w in weights.values())
+    logits = with_weights(model.template, weights)(x).double()
+    log_likelihood = logits.log_softmax(-1)[torch.arange(10), y].sum()
+    torch.testing.assert_close(
+        trace.log_prob_sum().double(), log_prior + ROWS / 10 * log_likelihood, rtol=1e-5, atol=1e-4
+    )
+
+
+def test_sites_are_net_and_the_parameter_s_name() -> None:
+    x, y = classes()
+    trace = poutine.trace(make("tied")).get_trace(x, y)
+    assert [name for name in trace.stochastic_nodes if name != "data"] == [
+        "net.first.weight",
+        "net.first.bias",
+        "net.second.bias",
+        "net.out.weight",
+        "net.out.bias",
+    ]
+    assert trace.observation_nodes == ["obs"]
+    assert [frame.name for frame in trace.nodes["obs"]["cond_indep_stack"]] == ["data"]
+
+
+@pytest.mark.parametrize("net", NETWORKS)
+@pytest.mark.parametrize("training", [True, False])
+def test_output_is_the_network_s_own(net: str, training: bool) -> None:
+    torch.manual_seed(1)
+    network = NETWORKS[net]()
+    model = make(network).train(training)
+    weights, x = weights_of(model), classes()[0]
+    with torch.no_grad():
+        expected = with_weights(network, weights).train(training)(x)
+        torch.testing.assert_close(model.output(x, weights), expected)
+
+
+@pytest.mark.parametrize("net", NETWORKS)
+def test_the_user_s_module_is_left_alone(net: str) -> None:
+    network = NETWORKS[net]().eval()
+    before = copy.deepcopy(network.state_dict())
+    model = make(network).train()
+    x, y = classes()
+    model(x, y)
+    assert not network.training
+    assert all(p.requires_grad and isinstance(p, nn.Parameter) for p in network.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize("net", NETWORKS)
+def test_no_sample_stays_in_the_model(net: str) -> None:
+    model = make(net)
+    x, y = classes()
+    before = {name: id(p) for name, p in model.named_parameters(remove_duplicate=False)}
+    model(x, y)
+    model.output(x, weights_of(model, 2))
+    assert {name: id(p) for name, p in model.named_parameters(remove_duplicate=False)} == before
+    held = [*model.parameters(), *model.buffers()]
+    assert all(t.is_leaf and not torch._C._functorch.is_functorch_wrapped_tensor(t) for t in held)
+
+
+def test_batch_statistics_are_taken_in_training_only() -> None:
+    model, x = make("batch_norm"), classes()[0]
+    norm: Any = model.template[1]  # type: ignore[index]
+    model.eval()
+    model(x)
+    assert int(norm.num_batches_tracked) == 0
+    model.train()
+    model(x)
+    assert int(norm.num_batches_tracked) == 1
+    assert not torch.equal(norm.running_mean, torch.zeros(5))
+
+
+def test_predicting_on_more_rows_than_n() -> None:
+    model = make()
+    x = torch.randn(5 * ROWS, FEATURES)
+    assert model(x).shape == (5 * ROWS, CLASSES)
+    guide = AutoMeanFieldNormal(model)
+    assert Predictive(model, guide=guide, num_samples=2)(x)["obs"].shape == (2, 5 * ROWS)
+
+
+def test_rows_in_order_use_no_random_numbers() -> None:
+    model = make()
+    x, y = classes()
+    weights = {f"net.{name}": w for name, w in weights_of(model).items()}
+    before = torch.get_rng_state()
+    poutine.condition(model, data=weights)(x, y)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_two_models_in_one_process_keep_their_parameters(local: bool) -> None:
+    with pyro.settings.context(module_local_params=local):
+        first, second = make("batch_norm"), make("batch_norm")
+        x, y = classes()
+        with poutine.trace(param_only=True) as seen:
+            first(x, y)
+            second(x, y)
+        assert len(seen.trace.nodes) == 4
+        with torch.no_grad():
+            first.get_parameter("deterministic.1.weight_unconstrained").fill_(7.0)
+        first(x, y)
+        second(x, y)
+        assert second.get_parameter("deterministic.1.weight_unconstrained").tolist() == [1.0] * 5
+
+
+def test_sample_weights_count_rows() -> None:
+    model = make()
+    x, y = classes()
+    data = {f"net.{name}": w for name, w in weights_of(model).items()}
+    conditioned = poutine.condition(model, data=data)
+
+    def log_likelihood(*args: Any) -> Tensor:
+        trace = poutine.trace(conditioned).get_trace(*args)
+        trace.compute_log_prob()
+        return trace.nodes["obs"]["log_prob_sum"]  # type: ignore[no-any-return]
+
+    ones = log_likelihood(x, y, torch.ones(ROWS))
+    torch.testing.assert_close(ones, log_likelihood(x, y))
+    weights = torch.ones(ROWS)
+    weights[0], weights[1] = 2.0, 0.0  # the first row twice, the second not at all
+    rows = torch.tensor([0, 0, *range(2, ROWS)])
+    torch.testing.assert_close(log_likelihood(x, y, weights), log_likelihood(x[rows], y[rows]))
+
+
+def test_float64_all_the_way() -> None:
+    model = BNN(batch_norm(), priors.Kaiming(), likelihoods.LearnedGaussian(), ROWS).double()
+    x = torch.randn(ROWS, FEATURES, dtype=torch.float64)
+    trace = poutine.trace(model).get_trace(x, torch.randn(ROWS, CLASSES, dtype=torch.float64))
+    trace.compute_log_prob()
+    assert {trace.nodes[name]["value"].dtype for name in trace.stochastic_nodes if name != "data"} == {torch.float64}
+    assert trace.nodes["obs"]["log_prob"].dtype == torch.float64
+
+
+# -- draws ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("net", NETWORKS)
+@pytest.mark.parametrize("training", [True, False])
+def test_leading_draw_dimensions_are_a_loop_over_draws(net: str, training: bool) -> None:
+    model = make(net).train(training)
+    x = classes()[0]
+    weights = weights_of(model, 3)
+    reference = copy.deepcopy(model)
+    with torch.no_grad():
+        together = model.output(x, weights)
+        one_by_one = torch.stack([reference.output(x, {n: w[s] for n, w in weights.items()}) for s in range(3)])
+    assert together.shape == (3, ROWS, CLASSES)
+    torch.testing.assert_close(together, one_by_one, rtol=1e-4, atol=1e-5)
+    for (name, a), (_, b) in zip(model.named_buffers(), reference.named_buffers(), strict=True):
+        torch.testing.assert_close(a, b, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("lead", [(1,), (3,), (3, 1), (2, 3, 1), (1, 1)])
+def test_the_last_singleton_of_several_stands_for_the_rows(lead: tuple[int, ...]) -> None:
+    model, x = make(), classes()[0]
+    weights = weights_of(model, *lead)
+    expected = (*(lead if len(lead) == 1 else lead[:-1]), ROWS, CLASSES)
+    assert model.output(x, weights).shape == expected
+
+
+def test_draws_with_gradients_agree_with_the_loop() -> None:
+    model, x = make("tied"), classes()[0]
+    weights = {name: w.requires_grad_() for name, w in weights_of(model, 3).items()}
+    model.output(x, weights).square().sum().backward()
+    mapped = {name: w.grad.clone() for name, w in weights.items() if w.grad is not None}
+    for w in weights.values():
+        w.grad = None
+    sum(model.output(x, {n: w[s] for n, w in weights.items()}).square().sum() for s in range(3)).backward()  # type: ignore[union-attr]
+    assert mapped.keys() == weights.keys()
+    for name, w in weights.items():
+        torch.testing.assert_close(mapped[name], w.grad, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("net", NETWORKS)
+def test_parallel_predictive_is_the_sequential_one(net: str) -> None:
+    model, x = make(net).eval(), classes()[0]
+    samples = {f"net.{name}": w for name, w in weights_of(model, 4).items()}
+    logits = [
+        Predictive(model, posterior_samples=dict(samples), parallel=parallel, return_sites=("_RETURN",))(x)["_RETURN"]
+        for parallel in (False, True)
+    ]
+    assert logits[0].shape == (4, ROWS, CLASSES)
+    torch.testing.assert_close(logits[1], logits[0], rtol=1e-4, atol=1e-5)
+
+
+def test_an_error_of_the_network_itself_shows() -> None:
+    model = make()
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model.output(torch.randn(ROWS, FEATURES + 1), weights_of(model, 3))
+
+
+def test_dropout_differs_between_draws_and_rows() -> None:
+    net = nn.Sequential(nn.Linear(FEATURES, 50), nn.Dropout(0.5), nn.Linear(50, CLASSES))
+    model = make(net).train()
+    weights = {name: w.expand(4, *w.shape) for name, w in weights_of(model).items()}
+    output = model.output(torch.ones(2, FEATURES), weights)
+    assert not torch.allclose(output[0], output[1])
+    assert not torch.allclose(output[:, 0], output[:, 1])
+
+
+# -- which parameters are random -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "random"),
+    [
+        ({}, {"0.weight", "0.bias", "3.weight", "3.bias"}),
+        ({"random": "*"}, {"0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias"}),
+        ({"random": "3.*"}, {"3.weight", "3.bias"}),
+        ({"random": nn.Linear, "deterministic": "*.bias"}, {"0.weight", "3.weight"}),
+        ({"random": [nn.BatchNorm1d, "0.bias"]}, {"1.weight", "1.bias", "0.bias"}),
+        ({"random": lambda name, module, p: p.dim() == 2}, {"0.weight", "3.weight"}),
+        ({"deterministic": ["0.*"]}, {"3.weight", "3.bias"}),
+    ],
+)
+def test_choosing_by_pattern_type_or_predicate(options: dict[str, Any], random: set[str]) -> None:
+    model = make("batch_norm", **options)
+    assert set(model.random_names) == random
+    assert set(model.deterministic_names) == set(dict(batch_norm().named_parameters())) - random
+
+
+@pytest.mark.parametrize("layer", [nn.LayerNorm(5), nn.GroupNorm(1, 5), nn.RMSNorm(5), nn.BatchNorm1d(5)])
+def test_normalisation_is_deterministic_by_default(layer: nn.Module) -> None:
+    model = make(nn.Sequential(nn.Linear(FEATURES, 5), layer, nn.Linear(5, CLASSES)))
+    assert all(name.startswith("1.") for name in model.deterministic_names)
+    assert len(model.deterministic_names) == len(list(layer.parameters()))
+
+
+def test_deterministic_parameters_start_from_the_network_and_are_used() -> None:
+    net = batch_norm()
+    with torch.no_grad():
+        net[1].weight.fill_(3.0)  # type: ignore[index, union-attr, operator]
+    model = make(net).eval()
+    weights, x = weights_of(model), classes()[0]
+    with torch.no_grad():
+        before = model.output(x, weights)
+        torch.testing.assert_close(before, with_weights(net, weights).eval()(x))
+        model.get_parameter("deterministic.1.weight_unconstrained").fill_(1.0)
+        assert not torch.allclose(model.output(x, weights), before)
+
+
+# -- descriptions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: BNN(LeNet5(3, 7, 32), priors.Xavier(), likelihoods.Categorical(link="sigmoid"), 50),
+        lambda: BNN(
+            MLP(3, 2), priors.PerLayer({"*.bias": priors.Normal()}), likelihoods.LearnedGaussian(0.3), 9, random="*.1.*"
+        ),
+    ],
+)
+def test_spec_builds_the_same_model(model: Callable[[], BNN]) -> None:
+    first = model()
+    spec = first.spec()
+    assert spec is not None
+    second = build_model(spec)
+    assert second.spec() == spec
+    assert second.random_names == first.random_names
+    assert set(second.state_dict()) == set(first.state_dict())
+
+
+def test_a_network_without_config_has_no_spec() -> None:
+    assert make("tied").spec() is None
+
+
+def test_kept_tensors_leave_out_the_initial_weights() -> None:
+    kept = make("batch_norm").kept_tensors()
+    assert kept == {
+        "net.1.running_mean",
+        "net.1.running_var",
+        "net.1.num_batches_tracked",
+        "deterministic.1.weight_unconstrained",
+        "deterministic.1.bias_unconstrained",
+    }
+    assert make("tied").kept_tensors() == set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        ({"num_data": 0}, {}, ValueError, "num_data=0 .* >= 1"),
+        ({"num_data": True}, {}, ValueError, "num_data=True"),
+        ({"num_data": 10.0}, {}, ValueError, "num_data=10.0"),
+        ({"net": "lenet5"}, {}, TypeError, "net is a str.*nn.Module"),
+        ({"net": nn.ReLU()}, {}, ValueError, "no parameters"),
+        ({"likelihood": likelihoods.Categorical}, {}, TypeError, r"likelihoods.Categorical\(\)"),
+        ({"prior": priors.Kaiming}, {}, TypeError, r"priors.Kaiming\(\)"),
+        ({}, {"random": "conv*"}, ValueError, "random: 'conv\\*' matches no parameter.*layers.0.weight"),
+        ({}, {"random": nn.Conv2d}, ValueError, "random: .*Conv2d.* matches no parameter"),
+        ({}, {"deterministic": "norm*"}, ValueError, "deterministic: 'norm\\*' matches no parameter"),
+        ({}, {"deterministic": "*"}, ValueError, "no parameter is random.*random="),
+    ],
+)
+def test_bad_input_names_value_and_remedy(
+    arguments: dict[str, Any], options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    good = {"net": MLP(3, 2), "prior": priors.Normal(), "likelihood": likelihoods.Categorical(), "num_data": 10}
+    with pytest.raises(error, match=message):
+        BNN(**{**good, **arguments}, **options)  # type: ignore[arg-type]
