@@ -10,6 +10,7 @@ Times are in epochs and may be fractions of one. All schedules but the plateau a
 plateau looks at a metric at the end of each epoch.
 
 - cyclic: L. N. Smith, Cyclical learning rates for training neural networks, 2017
+- sawtooth: Izmailov et al., Averaging weights leads to wider optima and better generalization, 2018
 - range test: as above, section 3.3
 - twin plateau: the NLL steers the rate of the means, the KL that of the standard deviations
 """
@@ -33,6 +34,7 @@ __all__ = [
     "Factor",
     "LRRange",
     "Plateau",
+    "SawTooth",
     "Schedule",
     "Step",
     "TwinPlateau",
@@ -115,6 +117,31 @@ class Cyclic(Schedule):
             mode=self.mode,
             cycle_momentum=False,
         )
+
+
+@final
+@dataclass(frozen=True)
+class SawTooth(Schedule):
+    """The rate as given until `start`, then every `cycle` epochs down a line that ends at `low` times it."""
+
+    start: float = 0.0
+    cycle: float = 1.0
+    low: float = 0.1
+
+    def __post_init__(self) -> None:
+        _require(self, "start", self.start, self.start >= 0, "a number of epochs >= 0")
+        _require(self, "cycle", self.cycle, self.cycle > 0, "a number of epochs > 0")
+        _require(self, "low", self.low, 0 <= self.low <= 1, "in [0, 1], a fraction of the learning rate")
+
+    def build(self, unit: Optimizer, epochs: float, steps_per_epoch: int) -> lr_scheduler.LRScheduler:
+        """Return torch's LambdaLR; step i = 1, 2, ... after `start` has 1 - t + t low, t = (mod(i - 1, c) + 1) / c."""
+        start, cycle = round(self.start * steps_per_epoch), _steps(self.cycle, steps_per_epoch)
+
+        def factor(done: int) -> float:
+            t = ((done - start) % cycle + 1) / cycle
+            return 1.0 if done < start else 1 - t + t * self.low
+
+        return lr_scheduler.LambdaLR(unit, factor)
 
 
 @final
@@ -250,6 +277,7 @@ SCHEDULES: Mapping[str, type[Schedule]] = {
     "cosine": Cosine,
     "cyclic": Cyclic,
     "plateau": Plateau,
+    "sawtooth": SawTooth,
     "step": Step,
     "twin_plateau": TwinPlateau,
     "warmup": WarmUp,

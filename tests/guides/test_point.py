@@ -111,7 +111,7 @@ def test_a_mask_drops_whole_inputs_and_rescales_the_rest():
         for name in ("net.0.weight", "net.0.bias", "net.2.bias"):
             torch.testing.assert_close(draw[name], mean[name], rtol=0, atol=0)
         ratio = draw["net.2.weight"] / mean["net.2.weight"]  # (out, in)
-        assert bool((ratio == ratio[0]).all())
+        torch.testing.assert_close(ratio, ratio[:1].expand_as(ratio))
         kept = ratio[0] != 0
         torch.testing.assert_close(ratio[0][kept], torch.full((int(kept.sum()),), 1 / 0.6))
         seen += kept
@@ -123,15 +123,17 @@ def test_dropout_of_convolutions_is_by_channel():
     net = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 2, 2), torch.nn.Flatten())
     guide = AutoDropout(BNN(net, priors.Normal(), likelihoods.Categorical(), 10), rate=0.5)
     ratio = guide()["net.2.weight"] / guide.median()["net.2.weight"]  # (2, 4, 2, 2)
-    assert bool((ratio == ratio[:1, :, :1, :1]).all())
+    torch.testing.assert_close(ratio, ratio[:1, :, :1, :1].expand_as(ratio))
 
 
 def test_average_log_prior_is_the_closed_form():
     guide = AutoDropout(make_model(), rate=0.3, sites=["*.weight"])
-    total = torch.tensor([sum(dist.Normal(0, 1).log_prob(v).sum() for v in guide().values()) for _ in range(3000)])
+    with torch.no_grad():
+        log_p = [sum(dist.Normal(0, 1).log_prob(v).sum() for v in guide().values()) for _ in range(2000)]
+    total = torch.tensor(log_p)
     mean = guide.median()
     exact = 0.0
     for name, value in mean.items():
         second = value.square() / 0.7 if name.endswith("weight") else value.square()
         exact += float((-0.5 * second - 0.5 * torch.log(torch.tensor(2 * torch.pi))).sum())
-    assert abs(float(total.mean()) - exact) < 5 * float(total.std()) / 3000**0.5  # false alarm under 1e-6
+    assert abs(float(total.mean()) - exact) < 5 * float(total.std()) / 2000**0.5  # false alarm under 1e-6
