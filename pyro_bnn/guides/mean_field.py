@@ -110,10 +110,12 @@ def _untouched(model: Any) -> Any:
     """Leave the model's buffers and the random state as they were."""
     buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
     kept = [b.clone() for b in buffers]
-    with torch.random.fork_rng():
-        yield
-    for buffer, value in zip(buffers, kept, strict=True):
-        buffer.copy_(value)
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        for buffer, value in zip(buffers, kept, strict=True):
+            buffer.copy_(value)
 
 
 def _assign(names: Iterable[str], groups: Groups) -> dict[str, str]:
@@ -284,9 +286,13 @@ class AutoMeanFieldNormal(AutoGuide):
         if options["init_rho"] is not None:
             sigma = F.softplus(loc.new_tensor(options["init_rho"], dtype=torch.float64))
         elif options["relative_scale"] is not None:
-            if site["value"].shape != loc.shape:
-                raise ValueError(f"relative_scale: site {site['name']!r} has no prior deviation in unconstrained space")
-            sigma = (options["relative_scale"] * site["fn"].stddev).double()
+            sd = site["fn"].stddev if is_real(site["fn"].support) else loc.new_tensor(math.nan)
+            if not bool(torch.isfinite(sd).all()):
+                raise ValueError(
+                    f"relative_scale: site {site['name']!r} has no finite prior standard deviation in unconstrained "
+                    f"space: pass init_scale instead"
+                )
+            sigma = (options["relative_scale"] * sd).double()
         elif options["init_scale"] is not None:
             sigma = loc.new_tensor(options["init_scale"], dtype=torch.float64)
         else:
