@@ -23,16 +23,18 @@ from pyro.optim import PyroOptim
 from torch import nn
 
 from pyro_bnn.data import AUGMENTATIONS, DATASETS, Data, load_data
-from pyro_bnn.guides import AutoMeanFieldNormal
-from pyro_bnn.inference.checkpoint import atomic_write, load_state, parameters_of, restore_parameters, save_state
+from pyro_bnn.guides import AutoDropout, AutoLowRankNormal, AutoMeanFieldNormal, AutoPoint, Ensemble, StoredDraws
+from pyro_bnn.inference.checkpoint import atomic_write
 from pyro_bnn.inference.elbo import ESTIMATORS as PYRO_ESTIMATORS
 from pyro_bnn.inference.elbo import TraceColdPosterior_ELBO
+from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
 from pyro_bnn.inference.kl import KL_WEIGHTS, KLWeight, from_spec, tempered
-from pyro_bnn.inference.svi import Callback, FitState, fit
+from pyro_bnn.inference.svi import Callback
 from pyro_bnn.models import BNN, CVNN, MLP, VGG, LeNet5, Perceptron, likelihoods, penalty_priors, priors
 from pyro_bnn.optim import OPTIMIZERS, SCHEDULES, PerSite, TorchOptim, TwinPlateau, make_schedule
 from pyro_bnn.penalties import L1, L2, GroupLasso, PenaltyPrior
 from pyro_bnn.posterior import Posterior, describe
+from pyro_bnn.posteriors import POSTERIORS, Trainer, Work, make_trainer
 from pyro_bnn.recipe import Recipe, find_recipe, recipe_names
 from pyro_bnn.version import __version__
 
@@ -85,11 +87,12 @@ LIKELIHOODS: dict[str, type[likelihoods.Likelihood]] = {
     "heteroscedastic_gaussian": likelihoods.HeteroscedasticGaussian,
 }
 
-GUIDES: dict[str, Callable[..., Any]] = {"mean_field": AutoMeanFieldNormal}
+GUIDES: dict[str, Callable[..., Any]] = {"mean_field": AutoMeanFieldNormal, "low_rank": AutoLowRankNormal}
 
-ESTIMATORS: dict[str, Callable[..., ELBO]] = {**PYRO_ESTIMATORS}
+FITTED: dict[str, Callable[..., Any]] = {"dropout": AutoDropout, "point": AutoPoint, "stored_draws": StoredDraws}
+"""Guides that only the kinds of posterior make."""
 
-POSTERIORS: tuple[str, ...] = ("svi",)
+ESTIMATORS: dict[str, Callable[..., ELBO]] = {**PYRO_ESTIMATORS, "analytic": FlatMeanField_ELBO}
 
 
 def catalogue() -> dict[str, list[str]]:
@@ -101,6 +104,7 @@ def catalogue() -> dict[str, list[str]]:
         "priors": sorted(PRIORS),
         "likelihoods": sorted(LIKELIHOODS),
         "guides": sorted(GUIDES),
+        "kinds": sorted(POSTERIORS),
         "estimators": sorted(ESTIMATORS),
         "kl": sorted(KL_WEIGHTS),
         "optimizers": sorted(OPTIMIZERS),
@@ -155,7 +159,9 @@ def build_model(spec: Mapping[str, Any]) -> BNN:
 
 def build_guide(spec: Mapping[str, Any], model: Any) -> Any:
     """Build a guide for `model` from the description a posterior carries."""
-    return _construct("guide", spec, _by_class(GUIDES), model)
+    if spec["name"] == "Ensemble":
+        return Ensemble.from_spec(spec, model, build_guide)
+    return _construct("guide", spec, _by_class({**GUIDES, **FITTED}), model)
 
 
 # -- assembling --------------------------------------------------------------------------------------------------
@@ -174,6 +180,11 @@ class Assembly:
     elbo: ELBO
     kl: KLWeight
     augment: Callable[..., Any] | None
+    trainer: Trainer
+
+    def new_guide(self) -> Any:
+        """Return another guide, as the recipe describes it, from the random state as it is."""
+        return _construct("guide", self.recipe.guide, GUIDES, self.model)
 
 
 def resolve(recipe: Recipe, data: Data) -> Recipe:
@@ -231,7 +242,8 @@ def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
     _look_up("prior", recipe.prior["name"], PRIORS)
     if recipe.likelihood["name"] != "auto":
         _look_up("likelihood", recipe.likelihood["name"], LIKELIHOODS)
-    _look_up("posterior", recipe.posterior["name"], dict.fromkeys(POSTERIORS))
+    trainer = make_trainer(recipe.posterior).resolved(recipe)
+    recipe = recipe.changed({"posterior": {"name": recipe.posterior["name"], **trainer.spec()}})
     augment = _look_up("augment", recipe.augment, AUGMENTATIONS)
     optim = _optimizer(recipe)
     elbo = _estimator(recipe)
@@ -252,7 +264,8 @@ def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
     likelihood = _construct("likelihood", recipe.likelihood, LIKELIHOODS)
     model = BNN(net, prior, likelihood, len(data.train))
     guide = _construct("guide", recipe.guide, GUIDES, model)
-    return Assembly(recipe, data, model, guide, optim, elbo, kl, None if recipe.augment == "none" else augment)
+    augment = None if recipe.augment == "none" else augment
+    return Assembly(recipe, data, model, guide, optim, elbo, kl, augment, trainer)
 
 
 def _info(parts: Assembly) -> dict[str, Any]:
@@ -273,24 +286,6 @@ def _info(parts: Assembly) -> dict[str, Any]:
 
 
 # -- the run folder ----------------------------------------------------------------------------------------------
-
-
-@final
-class RunFolder(Callback):
-    """Keep a run folder up to date: the recipe, a line per epoch, the last state and the best on validation."""
-
-    def __init__(self, path: Path, recipe: Recipe) -> None:
-        self.path = path
-        self.recipe = recipe
-
-    def epoch(self, state: FitState) -> None:
-        """Write the epoch."""
-        _write(self.path / "recipe.toml", self.recipe.to_toml())
-        _write(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in state.history))
-        if state.best is None or state.best["epoch"] == state.epoch:
-            best = parameters_of(state.model, state.guide, state.store_names)
-            save_state(self.path / "checkpoint" / "best.pt", {"epoch": state.epoch, "parameters": best})
-        save_state(self.path / "checkpoint" / "last.pt", state.state_dict())
 
 
 @final
@@ -348,49 +343,27 @@ def train(
     path = None if out is None else Path(out)
     parts = assemble(find_recipe(recipe).changed(settings), data_root)
     posterior = Posterior(parts.model, parts.guide, _info(parts))
-    saved = None
     if path is not None and (held := _held_recipe(path)) is not None:
         if not resume:
             raise ValueError(f"{path} holds a run already: resume it (--resume) or choose another folder (--out)")
         _check_same(held, parts.recipe, path)
         if (path / "results.json").is_file():
             return _finished(path, held)
-        saved = load_state(path / "checkpoint" / "last.pt")
     elif path is not None and path.exists() and any(path.iterdir()):
         raise ValueError(f"{path} is a folder with other things in it: choose a new or empty one with out=")
-    best = _Best()
-    watchers: list[Callback] = [best, *callbacks]
-    if path is not None:
-        watchers.insert(1, RunFolder(path, parts.recipe))
+    watchers = list(callbacks)
     if progress:
         from pyro_bnn.progress import ProgressReport
 
         watchers.append(ProgressReport())
     settled = parts.recipe
-    result = fit(
-        parts.model,
-        parts.guide,
-        parts.optim,
-        parts.data.train,
-        epochs=settled.epochs,
-        batch_size=settled.batch_size,
-        val=parts.data.val,
-        kl=parts.kl,
-        elbo=parts.elbo,
-        callbacks=watchers,
-        seed=settled.seed,
-        augment=parts.augment,
-        patience=settled.patience or None,
-        val_samples=settled.val_samples,
-        device=settled.device,
-        resume=saved,
-    )
-    if best.parameters is not None:
-        restore_parameters(parts.model, parts.guide, best.parameters)
-    if result.reason == "interrupted":
-        if path is not None and result.history:
+    outcome = parts.trainer(Work(parts, _optimizer, path, watchers))
+    if outcome.guide is not None:
+        posterior = Posterior(parts.model, outcome.guide, _info(parts))
+    if outcome.interrupted:
+        if path is not None and outcome.history and outcome.guide is not None:
             posterior.save(path)
-        return Run(path, settled, posterior, {}, result.history, finished=False)
+        return Run(path, settled, posterior, {}, outcome.history, finished=False)
     started = time.perf_counter()
     test = parts.data.test.to(settled.device)
     table = posterior.evaluate(test.x, test.y, settled.num_samples, seed=settled.seed)
@@ -402,34 +375,18 @@ def train(
         "num_samples": settled.num_samples,
         "num_test": len(test),
         "test": table,
-        "epochs": len(result.history),
-        "best_epoch": result.best_epoch,
-        "ended": result.reason,
-        "seconds": {"train": result.seconds, "evaluate": time.perf_counter() - started},
+        "posterior": settled.posterior,
+        "facts": outcome.facts,
+        "epochs": len(outcome.history),
+        "best_epoch": outcome.best_epoch,
+        "ended": outcome.reason,
+        "seconds": {"train": outcome.seconds, "evaluate": time.perf_counter() - started},
         **_circumstances(),
     }
     if path is not None:
         posterior.save(path)
         _write(path / "results.json", json.dumps(results, indent=2))
-    return Run(path, settled, posterior, results, result.history)
-
-
-@final
-class _Best(Callback):
-    """Hold the parameters of the best epoch on validation; the last epoch's where there is no validation."""
-
-    def __init__(self) -> None:
-        self.parameters: dict[str, dict[str, torch.Tensor]] | None = None
-
-    def epoch(self, state: FitState) -> None:
-        if state.best is None or state.best["epoch"] == state.epoch:
-            self.parameters = parameters_of(state.model, state.guide, state.store_names)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"parameters": self.parameters}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.parameters = state["parameters"]
+    return Run(path, settled, posterior, results, outcome.history)
 
 
 def _circumstances() -> dict[str, Any]:
