@@ -24,7 +24,7 @@ import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
-__all__ = ["Guards", "Inspector", "is_plain"]
+__all__ = ["Guards", "Inspector", "hooks_of", "is_plain"]
 
 _PLAIN = frozenset(
     [
@@ -56,6 +56,11 @@ _MAX_CONTAINER = 64
 def is_plain(value: Any) -> bool:
     """Return whether a value is compared by value: immutable, and free of tensors."""
     return type(value) in _PLAIN or isinstance(value, type) or (type(value) is tuple and all(map(is_plain, value)))
+
+
+def hooks_of(module: nn.Module) -> list[Any]:
+    """Return the collections of hooks on a module."""
+    return [getattr(module, name) for name in _HOOKS]
 
 
 def _token(value: Any) -> Any:
@@ -141,7 +146,7 @@ class Guards:
 
     def modules(self, modules: Iterable[nn.Module]) -> None:
         """Watch modules for hooks."""
-        self._hooks.extend(getattr(module, name) for module in modules for name in _HOOKS)
+        self._hooks.extend(hooks for module in modules for hooks in hooks_of(module))
 
     def versions(self, tensors: Iterable[Tensor]) -> None:
         """Watch tensors for writes."""

@@ -46,7 +46,7 @@ from pyro.poutine.runtime import _PYRO_PARAM_STORE, _PYRO_STACK, effectful
 from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor, fx, nn
 from torch.distributions import transform_to
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 from torch.nn.modules import module as torch_module
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
@@ -54,7 +54,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from pyro_bnn.inference.guards import Guards, Inspector, is_plain
+from pyro_bnn.inference.guards import Guards, Inspector, hooks_of, is_plain
 from pyro_bnn.inference.kl import _PerDatum, _ScaleKL
 from pyro_bnn.inference.lowering import Lowered, Unsupported, lower, written_arguments
 
@@ -92,6 +92,11 @@ class StepResult(NamedTuple):
 
 class _NotTraceable(Exception):
     """Raised while capturing: a graph would not compute what the program does."""
+
+
+@final
+class _Unsettled(_NotTraceable):
+    """The same, where a first run that sets things up could be the cause."""
 
 
 # ------------------------------------------------------------------------------------------------------ parameters
@@ -296,7 +301,8 @@ class _Writes(TorchDispatchMode):
         for tensor in written_arguments(func, args, kwargs):
             key = tensor.untyped_storage()._cdata
             if key not in self._own and key not in self._before:
-                self._before[key] = (_whole(tensor), _whole(tensor).clone())
+                with disable_proxy_modes_tracing():
+                    self._before[key] = (_whole(tensor), _whole(tensor).clone())
         inputs = {t.untyped_storage()._cdata: t for t in tree_leaves((args, kwargs)) if _strided(t)}
         if torch.Tag.data_dependent_output in func.tags:
             self.read.extend(t for key, t in inputs.items() if key not in self._own)
@@ -343,18 +349,19 @@ class _NoPeeking(TorchFunctionMode):
 
 @contextmanager
 def _modules_called() -> Iterator[list[nn.Module]]:
-    called: dict[int, nn.Module] = {}
     modules: list[nn.Module] = []
+    seen: set[int] = set()
 
     def note(module: nn.Module, _: Any) -> None:
-        called.setdefault(id(module), module)
+        if id(module) not in seen:
+            seen.add(id(module))
+            modules.append(module)
 
     handle = torch_module.register_module_forward_pre_hook(note)
     try:
         yield modules
     finally:
         handle.remove()
-        modules.extend(called.values())
 
 
 @final
@@ -411,6 +418,7 @@ class _Run(NamedTuple):
     content: list[Tensor]
     before: _RandomState
     after: _RandomState
+    hooked: bool
 
     def rewind(self) -> None:
         """Go back to the state before the run."""
@@ -441,10 +449,21 @@ def _run_eagerly(program: Callable[[], tuple[Tensor, Tensor]]) -> _Run:
         leaves = _graph_leaves(loss)
         order = {id(site.unconstrained): i for i, site in enumerate(params)}
         leaves.sort(key=lambda leaf: order.get(id(leaf), len(order)))
-        grads: list[Tensor | None] = list(torch.autograd.grad(loss, leaves, allow_unused=True)) if leaves else []
+        hooked = any(map(_hooked, leaves)) or any(any(map(len, hooks_of(module))) for module in modules)
+        grads: list[Tensor | None] = []
+        if hooked:  # they want to be called, so the gradients go where they always go
+            loss.backward()
+            leaves = []
+        elif leaves:
+            grads = list(torch.autograd.grad(loss, leaves, allow_unused=True))
     content = writes.content()
     loss, nll = loss.detach(), torch.as_tensor(nll).detach()
-    return _Run(loss, nll, leaves, grads, params, modules, writes, content, before, _RandomState.now())
+    after = _RandomState.now()
+    return _Run(loss, nll, leaves, grads, params, modules, writes, content, before, after, hooked)
+
+
+def _hooked(leaf: Any) -> bool:
+    return bool(leaf._backward_hooks or leaf._post_accumulate_grad_hooks)
 
 
 @dataclass
@@ -476,16 +495,23 @@ class _Graph:
 
 def _difference(run: _Run, result: StepResult) -> str | None:
     """Return in what a graph's result is not that of the eager run; the state must be what the graph left."""
-    pairs = [("the loss", run.loss, result.loss), ("the nll", run.nll, result.nll)]
-    pairs += [("a gradient", a, b) for (_, a), b in zip(run._graded(), result.grads, strict=True)]
-    pairs += [("a buffer", a, b) for a, b in zip(run.content, run.writes.content(), strict=True)]
-    for what, a, b in pairs:
-        if not _close(a, b):
+    grads = list(zip((g for _, g in run._graded()), result.grads, strict=True))
+    largest = max((_norm(g) for g, _ in grads), default=0.0)
+    pairs = [("the loss", run.loss, result.loss, 0.0), ("the nll", run.nll, result.nll, 0.0)]
+    pairs += [("a gradient", a, b, 0.01 * largest) for a, b in grads]
+    pairs += [("a buffer", a, b, 0.0) for a, b in zip(run.content, run.writes.content(), strict=True)]
+    for what, a, b, around in pairs:
+        if not _close(a, b, around):
             return what
     return None if run.after.same(_RandomState.now()) else "the number of random draws"
 
 
-def _close(a: Tensor, b: Tensor) -> bool:
+def _norm(tensor: Tensor) -> float:
+    return float(tensor[torch.isfinite(tensor)].double().norm())
+
+
+def _close(a: Tensor, b: Tensor, around: float) -> bool:
+    """Return whether `b` is `a` up to rounding, in an expression whose terms are of size `around`."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     if not a.dtype.is_floating_point:
@@ -493,8 +519,8 @@ def _close(a: Tensor, b: Tensor) -> bool:
     finite = torch.isfinite(a)
     if not torch.equal(finite, torch.isfinite(b)):
         return False
-    x, y = a[finite].double(), b[finite].double()
-    return bool((x - y).norm() <= _TOLERANCE.get(a.dtype, 2e-2) * x.norm())
+    difference = float((a[finite].double() - b[finite].double()).norm())
+    return difference <= _TOLERANCE.get(a.dtype, 2e-2) * max(_norm(a), around)
 
 
 def _fingerprint(graph_module: fx.GraphModule) -> list[Any]:
@@ -613,6 +639,8 @@ class GraphCache:
         python_random = _python_random()
         run = _run_eagerly(lambda: program(model, guide, args, kwargs))
         try:
+            if run.hooked:
+                raise _NotTraceable("hooks are attached")
             if python_random != _python_random():
                 raise _NotTraceable("it draws random numbers with Python or NumPy")
             step = functools.partial(program, model, guide, args, kwargs)
@@ -621,9 +649,10 @@ class GraphCache:
             result = graph.run(list(aliases.values()), surroundings.weights)
             difference = _difference(run, result)
             if difference is not None:
-                raise _NotTraceable(f"the graph does not reproduce {difference}")
+                raise _Unsettled(f"the graph does not reproduce {difference}")
         except Exception as error:  # whatever goes wrong while capturing, the eager run is right
-            self._give_up(owner, model, _why(error))
+            if not isinstance(error, _Unsettled) or self._captures[owner] > 1:
+                self._give_up(owner, model, _why(error))
             run.finish()
             return run.result()
         graphs = self._graphs.setdefault(key, [])
@@ -656,7 +685,7 @@ class GraphCache:
                 loss, nll = step()
                 grads = torch.autograd.grad(loss, run.leaves, allow_unused=True) if run.leaves else ()
             if [g is not None for g in grads] != graded:
-                raise _NotTraceable("another set of parameters takes part each time")
+                raise _Unsettled("another set of parameters takes part each time")
             return [loss.detach(), torch.as_tensor(nll).detach(), *(g for g in grads if g is not None)]
 
         captures = []
@@ -672,13 +701,13 @@ class GraphCache:
                 stack.enter_context(writes)
                 captures.append(make_fx(traced)(*inputs))
             if writes.memories() != run.writes.memories():
-                raise _NotTraceable("it writes to other tensors each time")
+                raise _Unsettled("it writes to other tensors each time")
             read = writes.read
         if not _same_graph(*captures):
             raise _NotTraceable("two runs from the same random state differ")
         changed = inspector.guards.changed()
         if changed is not None:
-            raise _NotTraceable(f"it changes {changed} when it runs")
+            raise _Unsettled(f"it changes {changed} when it runs")
         captured = [getattr(captures[0], n.target) for n in captures[0].graph.nodes if n.op == "get_attr"]
         known = {id(t) for m in inspector.modules for t in (*m.parameters(False), *m.buffers(False))}
         lowered = lower(
@@ -696,9 +725,6 @@ class GraphCache:
         for site in run.params:
             if _stored(site.name) is site.unconstrained:
                 guards.probe(functools.partial(_stored, site.name), f"the parameter {site.name}")
-        changed = guards.changed()
-        if changed is not None:
-            raise _NotTraceable(f"of {changed}")
         leaves = [leaf for leaf, has in zip(run.leaves, graded, strict=True) if has]
         return _Graph(lowered, leaves, run.params, guards, weight_like)
 
