@@ -32,7 +32,7 @@ from pyro.optim import PyroOptim
 
 from pyro_bnn.guides import AutoDropout, AutoLowRankNormal, AutoMeanFieldNormal, AutoPoint, Ensemble, StoredDraws
 from pyro_bnn.guides.flat import load_model_state, model_state
-from pyro_bnn.inference.averaging import EMA, HWA, SWA, Averager, Variance
+from pyro_bnn.inference.averaging import EMA, HWA, SWA, Averager, Variance, refresh_batch_norm
 from pyro_bnn.inference.checkpoint import atomic_write, load_state, parameters_of, restore_parameters, save_state
 from pyro_bnn.inference.kl import KLWeight, geometric
 from pyro_bnn.inference.low_rank_elbo import TraceLowRank_ELBO
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["POSTERIORS", "Outcome", "RunFolder", "Trainer", "Work", "make_trainer"]
 
 INTERRUPTED = "interrupted"
+_POINTS = (AutoPoint, AutoDropout)
 
 
 # -- the run folder ------------------------------------------------------------------------------------------------
@@ -144,14 +145,15 @@ class Work:
     A recipe put together, and where and how to do it.
 
     :param parts: what the recipe names.
-    :param optimizer: makes the optimizers of a recipe, new ones at each call.
+    :param optimizer: makes the optimizers of a recipe, new ones at each call; `scale=False` leaves out the one of the
+        standard deviations, which a point has not.
     :param folder: the run folder, if there is one.
     :param callbacks: what every fit calls.
     :param part: the unit of work this is.
     """
 
     parts: "Assembly"
-    optimizer: Callable[[Recipe], PyroOptim]
+    optimizer: Callable[..., PyroOptim]
     folder: Path | None = None
     callbacks: Sequence[Callback] = ()
     part: str = ""
@@ -204,7 +206,7 @@ class Work:
         result = fit(
             parts.model,
             guide,
-            self.optimizer(recipe) if optim is None else optim,
+            self.optimizer(recipe, scale=not isinstance(guide, _POINTS)) if optim is None else optim,
             parts.data.train,
             epochs=recipe.epochs,
             batch_size=recipe.batch_size if batch_size is None else batch_size,
@@ -399,7 +401,9 @@ class LowRank(_Averaged):
         moments = cast(HWA, averager).moments
         averager.apply()
         mean, diag, factor = moments.low_rank(literal=self.literal)
-        return AutoLowRankNormal.from_moments(work.parts.model, mean, diag, factor)
+        made = AutoLowRankNormal.from_moments(work.parts.model, mean, diag, factor)
+        refresh_batch_norm(work.parts.model, made, work.parts.data.train)
+        return made
 
 
 @final

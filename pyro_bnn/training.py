@@ -201,8 +201,12 @@ def resolve(recipe: Recipe, data: Data) -> Recipe:
     return recipe.changed({"model_args": {**args, **recipe.model_args}, "likelihood": likelihood})
 
 
-def _optimizer(recipe: Recipe) -> PyroOptim:
-    """Build PerSite from the groups; a twin plateau watches both, any other schedule goes to each group's optimizer."""
+def _optimizer(recipe: Recipe, *, scale: bool = True) -> PyroOptim:
+    """
+    Build PerSite from the groups, without `scale` for a point.
+
+    A twin plateau watches both, any other schedule goes to each group's optimizer.
+    """
     shared = make_schedule(**recipe.schedule)
     twin = shared if isinstance(shared, TwinPlateau) else None
 
@@ -217,7 +221,8 @@ def _optimizer(recipe: Recipe) -> PyroOptim:
 
     groups = recipe.optim
     other = None if groups.other == groups.loc else one(groups.other)
-    return PerSite(loc=one(groups.loc), scale=one(groups.scale), other=other, schedule=twin)
+    spread = one(groups.scale) if scale else None
+    return PerSite(loc=one(groups.loc), scale=spread, other=other, schedule=twin)
 
 
 def _table(value: Any) -> dict[str, Any]:
