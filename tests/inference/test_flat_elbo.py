@@ -18,7 +18,7 @@ from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoNormal
 from pyro.nn import PyroModule, PyroParam
 from torch import Tensor, nn
-from torch.distributions import Normal, kl_divergence
+from torch.distributions import kl_divergence
 
 from pyro_bnn.guides.mean_field import AutoMeanFieldNormal
 from pyro_bnn.inference import tracing
@@ -683,7 +683,7 @@ def test_errors_come_through() -> None:
     model, guide = bnn(dense())
     elbo = FlatMeanField_ELBO()
     x, y = batches(1)[0]
-    with pytest.raises(ValueError, match="support|constraint"):
+    with pytest.raises(ValueError, match=r"support|constraint"):
         elbo.loss_and_grads(model, guide, x, y + 10)
     assert elbo.loss_and_grads(model, guide, x, y) > 0
     with pytest.raises(ValueError, match="num_particles=0"):
