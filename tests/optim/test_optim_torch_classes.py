@@ -65,6 +65,13 @@ def test_one_tensor_at_a_time_gives_the_same_bits(optimizer_class, kwargs):
     assert_same_bits(values(together), values(alone))
 
 
+def test_foreach_decides_how_many_tensors_go_together():
+    for foreach, buckets in ((True, 1), (False, 4)):
+        params = make()
+        fill(params, 0)
+        assert len(list(AdaBound(params, foreach=foreach)._buckets())) == buckets
+
+
 @every_class
 def test_saved_state_continues_to_the_same_bits(optimizer_class, kwargs):
     for dtype in (torch.float32, torch.float64, torch.bfloat16):

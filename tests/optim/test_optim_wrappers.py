@@ -358,6 +358,19 @@ def test_state_set_on_a_used_optimizer_goes_back(name):
     assert_same_bits(values(params), first)
 
 
+def test_a_state_that_was_taken_up_is_not_kept_twice():
+    params, optim = make(), Adam({"lr": 1e-2})
+    optim.name_parameters(params)
+    step(optim, params, 0)
+    optim.set_state(optim.get_state())
+    first = {"a.loc": params["a.loc"]}
+    step(optim, first, 1)  # the other two still wait
+    assert sorted(entry["name"] for entry in optim.get_state()["parameters"]) == sorted(params)
+    step(optim, params, 2)
+    assert sorted(entry["name"] for entry in optim.get_state()["parameters"]) == sorted(params)
+    assert {int(s["step"]) for s in optim.torch_optimizer.state.values()} == {2, 3}
+
+
 def test_prepare_after_loading_keeps_the_schedules_place():
     optim = Adam({"lr": 1.0}, schedule=Cosine())
     optim.prepare(2, 10)
