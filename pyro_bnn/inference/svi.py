@@ -22,7 +22,7 @@ from typing import Any, Protocol, cast, final, runtime_checkable
 import pyro
 import pyro.poutine as poutine
 import torch
-from pyro.infer import ELBO, TraceMeanField_ELBO
+from pyro.infer import ELBO
 from pyro.nn import PyroModule
 from pyro.optim import PyroOptim
 from pyro.optim.optim import _get_state_dict, _load_state_dict
@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from pyro_bnn.data.split import Split, as_split, batches
 from pyro_bnn.inference.checkpoint import parameters_of, restore_parameters
+from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
 from pyro_bnn.inference.kl import KLWeight, kl_divergence, per_datum, scale_kl, uniform
 from pyro_bnn.inference.predictive import ClassDraw, observation_log_prob, predictive_draws
 
@@ -384,7 +385,7 @@ def fit(
     :param data: the training rows: (x, y), (x, y, sample weights), a Split, a Dataset or a DataLoader.
     :param val: validation rows in the same forms; scored after every epoch, with the draws of one fixed seed.
     :param kl: the weight on the KL, e.g. `kl.tempered(0.1)`; default `kl.uniform()`.
-    :param elbo: any Pyro ELBO; default the analytic one.
+    :param elbo: any Pyro ELBO; default `FlatMeanField_ELBO()`, the analytic one.
     :param callbacks: see :class:`Callback`.
     :param seed: seeds Pyro and the order of the rows; without it both go on from the global random state.
     :param augment: changes a batch of inputs (B, ...) before a step.
@@ -396,7 +397,7 @@ def fit(
     """
     train = as_split(data)
     validation = None if val is None else as_split(val)
-    elbo = TraceMeanField_ELBO() if elbo is None else elbo
+    elbo = FlatMeanField_ELBO() if elbo is None else elbo
     kl = uniform() if kl is None else kl
     _check(epochs, batch_size, len(train), optim, elbo)
     if patience is not None and (patience < 1 or (validation is None and monitor.startswith("val"))):
