@@ -59,6 +59,7 @@ __all__ = [
     "loo",
     "open_arviz",
     "posterior_kind",
+    "refusal_of",
     "save_arviz",
     "to_arviz",
     "waic",
@@ -131,6 +132,13 @@ def _refusal(split: str | None, eta: float, temperature: float, kind: str) -> st
             f"leaving anything out, use held_out_elpd"
         )
     return None
+
+
+def refusal_of(posterior: Posterior, split: Split | None) -> str | None:
+    """Return why LOO and WAIC are not defined for a posterior's draws at rows of a split, or None if they are."""
+    info = posterior.info
+    eta, temperature = float(info.get("eta", 1.0)), float(info.get("temperature", 1.0))
+    return _refusal(split, eta, temperature, posterior_kind(posterior))
 
 
 # -- where the arrays go -------------------------------------------------------------------------------------------
@@ -644,11 +652,11 @@ class _Places:
         return torch.cat([values[n].detach().cpu().double().flatten(skip)[..., :64] for n in self.names], -1)
 
 
-def _attributes(posterior: Posterior, split: str | None, lead: tuple[int, int]) -> dict[str, Any]:
+def _attributes(posterior: Posterior, split: Split | None, lead: tuple[int, int]) -> dict[str, Any]:
     info, kind = posterior.info, posterior_kind(posterior)
     eta, temperature = float(info.get("eta", 1.0)), float(info.get("temperature", 1.0))
     recipe = info.get("recipe")
-    why = _refusal(split, eta, temperature, kind)
+    why = refusal_of(posterior, split)
     return {
         "inference_library": "pyro_bnn",
         "inference_library_version": __version__,

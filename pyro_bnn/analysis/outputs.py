@@ -1,0 +1,78 @@
+"""What a finished training leaves beside its posterior: `posterior.nc` for ArviZ and `report.html`."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from pyro_bnn.analysis.evaluation import Evaluation
+from pyro_bnn.analysis.report import write_report
+from pyro_bnn.posterior import Posterior
+
+__all__ = ["write_arviz", "write_outputs"]
+
+Rows: TypeAlias = tuple[Tensor, Tensor]
+
+_ROWS = 500
+_DRAWS = 200
+_PRIOR_DRAWS = 50
+
+
+def write_arviz(
+    folder: str | Path,
+    posterior: Posterior,
+    train: Rows,
+    test: Rows,
+    history: Sequence[Mapping[str, Any]] = (),
+    *,
+    seed: int = 0,
+) -> Path:
+    """
+    Write `posterior.nc`: an export at 500 training rows, with predictions at 500 test rows.
+
+    Training rows, because LOO is defined for them if for any; the first ones, which the data room has put in no order.
+    """
+    folder = Path(folder)
+    partial = folder / ".posterior.partial.nc"
+    x, y = (rows[:_ROWS] for rows in train)
+    options = {"split": "train", "x_new": test[0][:_ROWS], "prior_samples": _PRIOR_DRAWS, "history": history}
+    posterior.to_arviz(x, y, _DRAWS, path=partial, seed=seed, **options).close()
+    os.replace(partial, folder / "posterior.nc")
+    return folder / "posterior.nc"
+
+
+def write_outputs(
+    folder: str | Path,
+    posterior: Posterior,
+    train: Rows,
+    test: Rows,
+    val: Rows | None = None,
+    *,
+    history: Sequence[Mapping[str, Any]] = (),
+    results: Mapping[str, Any] | None = None,
+    evaluation: Evaluation | None = None,
+    outside: Mapping[str, Tensor] | None = None,
+    num_samples: int = 100,
+    seed: int = 0,
+) -> tuple[Path, Path]:
+    """
+    Write `posterior.nc` and `report.html` into a run folder; the arguments are those of `build_report`.
+
+    :param evaluation: what `evaluate_rows` gave on `test`; its `.table` is the results table, so that a training which
+        calls it in place of `Posterior.evaluate` goes over the test rows once.
+    """
+    report = write_report(
+        folder,
+        posterior,
+        test,
+        val,
+        history=history,
+        results=results,
+        evaluation=evaluation,
+        outside=outside,
+        num_samples=num_samples,
+        seed=seed,
+    )
+    return write_arviz(folder, posterior, train, test, history, seed=seed), report
