@@ -181,8 +181,97 @@ def lr_range(
     path = out or Path("runs") / f"lr-range-{chosen.name}-{group}.png"
     save_plot(result, path, f"{chosen.name}: learning rate of {group}")
     lowest = result.lrs[result.smoothed.index(min(result.smoothed))]
-    found = "no fall of the loss was seen" if result.suggestion is None else f"falls fastest at {result.suggestion:.2g}"
-    typer.echo(f"the loss {found}, is lowest at {lowest:.2g}; {len(result.lrs)} of {steps} steps; plot: {path}")
+    advice = "the loss never fell" if result.suggestion is None else f"suggested {result.suggestion:.2g}"
+    typer.echo(f"{advice} (lowest loss at {lowest:.2g}; {len(result.lrs)} of {steps} steps taken); plot: {path}")
+
+
+@app.command()
+def predict(
+    run: Annotated[str, typer.Argument(help="A run folder or the name of a shipped posterior.")],
+    file: Annotated[Path, typer.Argument(help="An .npz, .npy, .png or .jpg file, or a folder of images.")],
+    threshold: Annotated[float, typer.Option(help='Answers less probable than this become "don\'t know".')] = 0.5,
+    num_samples: Annotated[int, typer.Option(min=1, help="Draws.")] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+) -> None:
+    """Predict for files: probabilities, uncertainty, and "don't know"."""
+    from pyro_bnn.analysis.file_predictions import predict_files
+    from pyro_bnn.training import load
+
+    rows = predict_files(load(run), file, threshold=threshold, num_samples=num_samples)
+    text = json.dumps(rows, indent=2)
+    if out is not None:
+        out.write_text(text + "\n")
+    if as_json:
+        typer.echo(text)
+        return
+    from rich.table import Table
+
+    columns = [key for key in rows[0] if key != "probabilities"]
+    table = Table()
+    for key in columns:
+        table.add_column(key, justify="left" if key in ("input", "answer") else "right", no_wrap=key != "input")
+    if "probabilities" in rows[0]:
+        table.add_column("likeliest classes")
+    for row in rows:
+        cells = [_cell(row[key]) for key in columns]
+        likeliest = sorted(row.get("probabilities", {}).items(), key=lambda pair: -pair[1])[:3]
+        table.add_row(*cells, *([", ".join(f"{name} {p:.2f}" for name, p in likeliest)] if likeliest else []))
+    _console().print(table)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(_cell(v) for v in value)
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+@app.command()
+def report(
+    run: Annotated[str, typer.Argument(help="A run folder or the name of a shipped posterior.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for report.html; default the run folder.")] = None,
+    twin: Annotated[
+        str | None, typer.Option(help="Another run to show beside; default RUN/twin if there is one.")
+    ] = None,
+    ood: Annotated[list[str] | None, typer.Option(help="A data set to tell apart from the test rows; repeat.")] = None,
+    num_samples: Annotated[int | None, typer.Option(min=1, help="Draws; default as in the recipe.")] = None,
+    data_root: DataRoot = None,
+) -> None:
+    """Write report.html: results, curves, calibration, what it does not know, its mistakes, its weights."""
+    from pyro_bnn.runs import report as write
+
+    path = write(run, out=out, twin=twin, ood=ood or (), num_samples=num_samples, data_root=data_root)
+    typer.echo(f"wrote {path}")
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[str], typer.Argument(help="Two or more run folders or shipped posteriors, same test rows.")],
+    ood: Annotated[str | None, typer.Option(help="A data set to tell apart from the test rows.")] = None,
+    num_samples: Annotated[int | None, typer.Option(min=1, help="Draws; default as in each recipe.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    data_root: DataRoot = None,
+) -> None:
+    """Compare runs on the same test rows by held-out elpd, with paired differences and standard errors."""
+    from pyro_bnn.runs import compare as score
+
+    rows = score(runs, num_samples=num_samples, ood=ood, data_root=data_root).rows
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    from rich.table import Table
+
+    title = "held-out elpd: sum over test rows, higher is better; differences to the best, paired"
+    table = Table(title=title, title_style="bold")
+    table.add_column("")
+    for row in rows:
+        table.add_column(row["run"], justify="right")
+    names = {"num_samples": "draws", "ood_auroc": f"AUROC, {rows[0].get('ood')}", "se_difference": "se of difference"}
+    for key in (k for k in rows[0] if k not in ("run", "rank", "ood", "weight")):
+        table.add_row(names.get(key, key.replace("_", " ")), *(_cell(row[key]) for row in rows))
+    _console().print(table)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -39,13 +39,19 @@ KL = str | dict[str, Any] | list[str | dict[str, Any]]
 
 
 class OptimRecipe(BaseModel):
-    """An optimizer for the means, one for the standard deviations, and one for all else (default: as the means)."""
+    """An optimizer for the means, one for the standard deviations, and one for all else (default: as the means).
+
+    A table names the algorithm and its numbers; `clip_norm` and `clip_value` clip its gradients, and `schedule` gives it
+    a schedule of its own.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     loc: Named = {"name": "adam", "lr": 1e-3}
     scale: Named = {"name": "adam", "lr": 1e-3}
     other: Named = {"name": "adam", "lr": 1e-3}
+    frozen: list[str] = []
+    alternate: Annotated[int, Field(ge=0, description="epochs that loc and scale train in turns; 0: together")] = 0
 
     @model_validator(mode="before")
     @classmethod

@@ -92,6 +92,8 @@ GUIDES: dict[str, Callable[..., Any]] = {"mean_field": AutoMeanFieldNormal, "low
 FITTED: dict[str, Callable[..., Any]] = {"dropout": AutoDropout, "point": AutoPoint, "stored_draws": StoredDraws}
 """Guides that only the kinds of posterior make."""
 
+CLIPPING = ("clip_norm", "clip_value")
+
 ESTIMATORS: dict[str, Callable[..., ELBO]] = {**PYRO_ESTIMATORS, "analytic": FlatMeanField_ELBO}
 
 
@@ -211,18 +213,20 @@ def _optimizer(recipe: Recipe, *, scale: bool = True) -> PyroOptim:
     twin = shared if isinstance(shared, TwinPlateau) else None
 
     def one(table: Mapping[str, Any]) -> TorchOptim:
-        numbers = {key: value for key, value in table.items() if key not in ("name", "schedule")}
+        numbers = {key: value for key, value in table.items() if key not in ("name", "schedule", *CLIPPING)}
+        clipping = {key: table[key] for key in CLIPPING if key in table}
         algorithm = _look_up("optimizer", table["name"], OPTIMIZERS)
         if "batch_size" in algorithm.arguments():
             numbers.setdefault("batch_size", recipe.batch_size)
         own = table.get("schedule")
         schedule = (None if twin else shared) if own is None else make_schedule(**_table(own))
-        return cast(TorchOptim, algorithm(numbers, schedule=schedule))
+        return cast(TorchOptim, algorithm(numbers, clipping or None, schedule=schedule))
 
     groups = recipe.optim
     other = None if groups.other == groups.loc else one(groups.other)
+    turns: dict[str, Any] = {"frozen": tuple(groups.frozen), "alternate": groups.alternate or None}
     spread = one(groups.scale) if scale else None
-    return PerSite(loc=one(groups.loc), scale=spread, other=other, schedule=twin)
+    return PerSite(loc=one(groups.loc), scale=spread, other=other, schedule=twin, **turns)
 
 
 def _table(value: Any) -> dict[str, Any]:

@@ -111,6 +111,17 @@ def test_mistakes(arguments: list[str], named: str, tmp_path: Path, capsys: pyte
     assert not (tmp_path / "run").exists()
 
 
+def test_lr_range_draws_its_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "range.png"
+    command = ["lr-range", "lenet5-mnist-mini", "--steps", "60", "--out", str(picture), "--set", "batch_size=50"]
+    assert main(command) == 0
+    assert picture.stat().st_size > 10_000
+    suggested = float(capsys.readouterr().out.split()[1])
+    assert 1e-4 < suggested < 0.1
+    assert main([*command, "--group", "locs"]) == 2
+    expect_one_line(capsys, "locs")
+
+
 def test_debug_shows_the_traceback() -> None:
     with pytest.raises(ValueError, match="lenet7"):
         main(["train", "lenet7", "--debug"])

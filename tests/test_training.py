@@ -205,6 +205,17 @@ def test_every_schedule_trains_by_name(name: str) -> None:
     assert all("loc" in line["learning_rates"] for line in run.history)
 
 
+def test_freezing_turns_and_clipping_by_name() -> None:
+    recipe = pb.Recipe.build({"model": "lenet5", "data": "mnist-mini", "seed": 0})
+    start = assemble(recipe).guide.site("net.fc1.weight")
+    frozen = run_small(None, **{"optim.frozen": ["scale"], "optim.loc.clip_norm": 1.0, "guide": "mean_field"})
+    after = frozen.posterior.guide.site("net.fc1.weight")
+    torch.testing.assert_close(after.scale, start.scale, rtol=0, atol=0)
+    assert not torch.equal(after.loc, start.loc)
+    turns = run_small(None, **{"optim.alternate": 1, "epochs": 1, "guide": "mean_field"})
+    torch.testing.assert_close(turns.posterior.guide.site("net.fc1.weight").scale, start.scale, rtol=0, atol=0)
+
+
 def test_regression_from_a_file(tmp_path: Path) -> None:
     import numpy as np
 

@@ -365,7 +365,12 @@ class Factor:
 @final
 @dataclass(frozen=True)
 class LRRange:
-    """What a learning-rate range test found; `suggestion` is None if the loss never fell."""
+    """
+    What a learning-rate range test found.
+
+    `suggestion` is a tenth of the rate with the lowest smoothed loss, None if the loss never fell. (The steepest fall,
+    the other usual choice, is found in the noise of the first steps where they are noisy.)
+    """
 
     lrs: tuple[float, ...]
     losses: tuple[float, ...]
@@ -381,13 +386,10 @@ def _smooth(losses: Sequence[float], beta: float) -> list[float]:
     return smoothed
 
 
-def _steepest(lrs: Sequence[float], smoothed: Sequence[float]) -> float | None:
-    """Return the rate at which the loss falls fastest with log lr, on the way to its lowest point."""
+def _below_the_lowest(lrs: Sequence[float], smoothed: Sequence[float]) -> float | None:
+    """Return a tenth of the rate at which the loss is lowest: still falling there, with room for noise."""
     lowest = int(np.argmin(smoothed))
-    if lowest < 2:
-        return None
-    slopes = np.gradient(np.asarray(smoothed[: lowest + 1]), np.log(lrs[: lowest + 1]))
-    return float(lrs[int(np.argmin(slopes))])
+    return None if lowest == 0 else max(lrs[0], lrs[lowest] / 10)
 
 
 def lr_range_test(
@@ -431,7 +433,7 @@ def lr_range_test(
             break
     if not lrs:
         raise ValueError(f"the first loss, at lr={low!r}, is not finite: check the data and the initial parameters")
-    return LRRange(tuple(lrs), tuple(losses), tuple(smoothed), _steepest(lrs, smoothed))
+    return LRRange(tuple(lrs), tuple(losses), tuple(smoothed), _below_the_lowest(lrs, smoothed))
 
 
 def plot_lr_range(result: LRRange, ax: Any = None) -> Any:
@@ -440,10 +442,12 @@ def plot_lr_range(result: LRRange, ax: Any = None) -> Any:
 
     if ax is None:
         _, ax = pyplot.subplots()
-    ax.plot(result.lrs, result.losses, color="0.7", label="loss")
-    ax.plot(result.lrs, result.smoothed, label="smoothed")
+    ax.plot(result.lrs, result.losses, color="0.75", linewidth=1, label="loss")
+    ax.plot(result.lrs, result.smoothed, color="#2f6fb2", linewidth=2, label="smoothed")
     if result.suggestion is not None:
-        ax.axvline(result.suggestion, linestyle="--", color="0.3", label=f"suggestion {result.suggestion:.2g}")
-    ax.set(xscale="log", xlabel="learning rate", ylabel="loss")
-    ax.legend()
+        ax.axvline(result.suggestion, linestyle="--", color="#d9722e", label=f"suggestion {result.suggestion:.2g}")
+    low, high = min(result.smoothed), result.smoothed[0]
+    margin = 0.1 * max(high - low, abs(low), 1e-12)
+    ax.set(xscale="log", xlabel="learning rate", ylabel="loss", ylim=(low - margin, high + 4 * margin))
+    ax.legend(frameon=False)
     return ax
