@@ -249,7 +249,7 @@ class Step:
         sites: list[tuple[str, Any]] = sorted(capture.trace.nodes.items())
         params = list({id(p): p for p in (_leaf(site["value"]) for _, site in sites)}.values())
         nll = torch.zeros(()) if recorder.nll is None else recorder.nll / self.elbo.num_particles
-        return torch.as_tensor(loss), nll, params
+        return torch.as_tensor(loss, dtype=torch.float64), nll, params
 
 
 def _check(epochs: int, batch_size: int, n: int, optim: Any, elbo: Any) -> None:

@@ -292,6 +292,10 @@ class BNN(PyroModule):
                 f"{tuple(prior.event_shape)}; the rule must return one event of shape {tuple(parameter.shape)}: use "
                 f".expand(parameter.shape).to_event(parameter.dim())"
             )
+        part: Any = prior
+        while part is not None:  # `expand` would fix today's validation flag for the life of the model
+            vars(part).pop("_validate_args", None)
+            part = getattr(part, "base_dist", None)
         return prior
 
     def _subsample(self, x: Tensor) -> Tensor:
