@@ -17,6 +17,7 @@ so Newton's method inside a shrinking bracket finds its minimum to the last digi
 Nixon et al. 2019, arXiv:1904.01685 (adaptive bins). Confidences that tie may fall into two bins of equal count.
 """
 
+import math
 from dataclasses import dataclass
 from typing import final
 
@@ -93,8 +94,7 @@ def fit_temperature(log_probs: Tensor, labels: Tensor) -> float:
     :param labels: their labels, (N,).
     """
     _confidence(log_probs, labels)
-    floor = torch.finfo(torch.float64).tiny
-    values = log_probs.double().clamp(min=float(torch.tensor(floor).log()))  # (N, K)
+    values = log_probs.double().clamp(min=math.log(torch.finfo(torch.float64).tiny))  # (N, K), finite
     of_label = values.gather(1, labels[:, None].long())[:, 0].mean()
     low, high = _LIMITS
     b = 1.0

@@ -91,9 +91,11 @@ class PrunedGuide(nn.Module):
         values = self._pruned(draw_sites(self.guide, *args[:1]))
         return {n: pyro.sample(n, dist.Delta(v, event_dim=v.dim())) for n, v in values.items()}
 
-    def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Return the guide's median, pruned."""
-        return self._pruned(cast(Any, self.guide).median(*args))
+    @property
+    def median(self) -> Callable[..., dict[str, Tensor]]:
+        """The guide's median, pruned; only guides that have one have it here."""
+        point = cast(Any, self.guide).median
+        return lambda *args, **kwargs: self._pruned(point(*args, **kwargs))
 
     def _pruned(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {n: v * self.keep[n] if n in self.keep else v for n, v in values.items()}
