@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, cast, final
 import pyro.poutine as poutine
 import torch
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal
 
 __all__ = [
     "CHUNK",
@@ -44,10 +44,15 @@ class ClassDraw:
 @final
 @dataclass(frozen=True)
 class RealDraw:
-    """What one weight sample says about numbers: mean and standard deviation of the noise, (N, D) each."""
+    """
+    What one weight sample says about numbers: mean and standard deviation of the noise, (N, D) each.
+
+    `laws` are the distributions themselves, chunk by chunk, where they are no Normals.
+    """
 
     mean: Tensor
     sd: Tensor
+    laws: tuple[Distribution, ...] = ()
 
 
 Draw: TypeAlias = ClassDraw | RealDraw
@@ -89,14 +94,16 @@ def _as_draw(fn: Distribution) -> Draw:
         positive, negative = nn.functional.logsigmoid(logits), nn.functional.logsigmoid(-logits)
         return ClassDraw(torch.stack([negative, positive], dim=-1))  # (B, 2)
     mean, sd = fn.mean, fn.stddev
-    return RealDraw(mean, sd) if mean.dim() > 1 else RealDraw(mean.unsqueeze(-1), sd.unsqueeze(-1))
+    laws = () if isinstance(base, Normal) else (fn,)
+    return RealDraw(mean, sd, laws) if mean.dim() > 1 else RealDraw(mean.unsqueeze(-1), sd.unsqueeze(-1), laws)
 
 
 def _join(parts: list[Draw]) -> Draw:
     if isinstance(parts[0], ClassDraw):
         return ClassDraw(torch.cat([p.log_probs for p in parts if isinstance(p, ClassDraw)]))
     real = [p for p in parts if isinstance(p, RealDraw)]
-    return RealDraw(torch.cat([p.mean for p in real]), torch.cat([p.sd for p in real]))
+    laws = tuple(law for p in real for law in p.laws)
+    return RealDraw(torch.cat([p.mean for p in real]), torch.cat([p.sd for p in real]), laws)
 
 
 def _latents(guide: Callable[..., Any], x: Tensor, plug_in: bool) -> dict[str, Tensor]:
@@ -142,5 +149,10 @@ def observation_log_prob(draw: Draw, y: Tensor) -> Tensor:
     """Return log p(y | x, w), (N,), of labels (N,) or targets (N,) or (N, D) under one draw."""
     if isinstance(draw, ClassDraw):
         return draw.log_probs.gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
+    if draw.laws:
+        parts: Any = y.split([len(law.mean) for law in draw.laws])
+        return torch.cat(
+            [law.log_prob(part.reshape(law.mean.shape)) for law, part in zip(draw.laws, parts, strict=True)]
+        )
     target = y.unsqueeze(-1) if y.dim() == 1 else y
     return cast(Tensor, torch.distributions.Normal(draw.mean, draw.sd).log_prob(target)).sum(-1)

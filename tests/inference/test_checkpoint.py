@@ -1,0 +1,152 @@
+"""Files that are whole or not there, and parameters by names relative to model and guide."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyro
+import pytest
+import torch
+from programs import FEATURES, ROWS, batch_norm, classes, same_tensors, with_parameter
+from torch import nn
+
+from pyro_bnn.guides import AutoMeanFieldNormal
+from pyro_bnn.inference.checkpoint import (
+    atomic_write,
+    load_state,
+    parameters_of,
+    restore_parameters,
+    save_state,
+    synchronise,
+)
+from pyro_bnn.models import BNN, likelihoods, priors
+
+
+@pytest.fixture(params=[False, True], ids=["global", "module_local"])
+def store(request: pytest.FixtureRequest) -> Iterator[bool]:
+    with pyro.settings.context(module_local_params=request.param):
+        yield request.param
+
+
+def pair(groups: Any = None) -> tuple[BNN, AutoMeanFieldNormal]:
+    """A model with buffers and parameters of its own and its guide, both run once."""
+    model = BNN(batch_norm(), priors.Normal(), likelihoods.Categorical(), ROWS)
+    guide = AutoMeanFieldNormal(model, groups=groups)
+    guide()
+    model(*classes())
+    return model, guide
+
+
+def test_a_whole_file_takes_the_place_of_the_old(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file"
+    for text in (b"one", b"two"):
+        with atomic_write(path) as file:
+            file.write(text)
+        assert path.read_bytes() == text
+    assert [p.name for p in path.parent.iterdir()] == ["file"]
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def fail(error: BaseException) -> None:
+        with atomic_write(path) as file:
+            file.write(b"half of the new")
+            raise error
+
+    for error in (RuntimeError("full disk"), KeyboardInterrupt()):
+        with pytest.raises(type(error)):
+            fail(error)
+        assert path.read_bytes() == b"old"
+        assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_old_file_is_there_until_the_new_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with atomic_write(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_bytes() == b"old"
+
+
+def test_a_state_is_plain_data(tmp_path: Path) -> None:
+    state = {"tensor": torch.randn(3), "nested": {"list": [1, 2.5, "text", None, True]}, "history": [{"nll": 0.1}]}
+    save_state(tmp_path / "state.pt", state)
+    found = load_state(tmp_path / "state.pt")
+    assert torch.equal(found.pop("tensor"), state.pop("tensor"))  # type: ignore[arg-type]
+    assert found == state
+
+
+def test_a_state_that_is_not_plain_data_does_not_load(tmp_path: Path) -> None:
+    save_state(tmp_path / "state.pt", {"module": nn.Linear(1, 1)})
+    with pytest.raises(Exception, match="weights_only"):
+        load_state(tmp_path / "state.pt")
+
+
+@pytest.mark.parametrize("groups", [None, "site"])
+def test_parameters_go_to_another_pair_in_the_same_process(groups: Any, store: bool) -> None:
+    first, second = pair(groups), pair(groups)
+    kept = parameters_of(*first)
+    assert not same_tensors(kept, parameters_of(*second))
+    restore_parameters(*second, kept)
+    assert same_tensors(kept, parameters_of(*second))
+    assert same_tensors(kept, parameters_of(*first))
+    site = next(iter(second[1].site_names()))
+    assert torch.equal(first[1].site(site).loc, second[1].site(site).loc)
+
+
+def test_names_carry_no_serial(store: bool) -> None:
+    names = {part: list(tensors) for part, tensors in parameters_of(*pair()).items()}
+    assert names["guide"] == ["loc_unconstrained", "rho_unconstrained"]
+    assert "deterministic.1.weight_unconstrained" in names["model"]
+    assert "net.1.running_mean" in names["model"]
+    assert names["store"] == []
+
+
+def test_what_is_kept_is_a_copy() -> None:
+    model, guide = pair()
+    kept = parameters_of(model, guide)
+    with torch.no_grad():
+        guide.get_parameter("loc_unconstrained").fill_(9.0)
+    assert not bool((kept["guide"]["loc_unconstrained"] == 9).any())
+
+
+def test_set_state_of_the_store_is_taken_up() -> None:
+    model, guide = pair()
+    state = pyro.get_param_store().get_state()
+    state["params"] = {name: value.detach() + 1 for name, value in state["params"].items()}
+    before = guide.get_parameter("loc_unconstrained").detach().clone()
+    pyro.get_param_store().set_state(state)
+    synchronise(guide)
+    torch.testing.assert_close(guide.get_parameter("loc_unconstrained").detach(), before + 1)
+    kept = parameters_of(model, guide)
+    torch.testing.assert_close(kept["guide"]["loc_unconstrained"], before + 1)
+    torch.testing.assert_close(kept["model"]["deterministic.1.weight_unconstrained"], torch.full((5,), 2.0))
+
+
+def test_restoring_after_set_state_reaches_the_store() -> None:
+    model, guide = pair()
+    kept = parameters_of(model, guide)
+    state = pyro.get_param_store().get_state()
+    state["params"] = {name: value.detach() + 1 for name, value in state["params"].items()}
+    pyro.get_param_store().set_state(state)
+    restore_parameters(model, guide, kept)
+    with torch.no_grad():
+        stored = pyro.get_param_store()[f"{guide._pyro_name}.loc"]
+    assert torch.equal(stored, kept["guide"]["loc_unconstrained"])
+
+
+def test_loose_parameters_by_name() -> None:
+    x = torch.randn(ROWS, FEATURES)
+    guide = AutoMeanFieldNormal(with_parameter)
+    guide(x)
+    with_parameter(x, x[:, 0])
+    kept = parameters_of(with_parameter, guide, ["noise", "another program's"])
+    assert list(kept["store"]) == ["noise"]
+    with torch.no_grad():
+        pyro.get_param_store()._params["noise"].fill_(5.0)
+    restore_parameters(with_parameter, guide, kept)
+    assert float(pyro.param("noise").detach()) == pytest.approx(0.5)
