@@ -380,7 +380,7 @@ class _Plan:
 
 def _predictive_variables(first: Draw, group: str, lead: tuple[int, ...], n: int) -> list[_Variable]:
     if isinstance(first, ClassDraw):
-        dtype = np.uint8 if first.log_probs.shape[1] <= 256 else np.int32
+        dtype = np.int16 if first.log_probs.shape[1] < 2**15 else np.int32  # ArviZ plots signed integers only
         return [_Variable(group, "obs", ("chain", "draw", "obs_id"), (*lead, n), dtype)]
     dims = ("chain", "draw", "obs_id") + (("target",) if first.mean.ndim > 1 else ())
     return [_Variable(group, "obs", dims, (*lead, n, *first.mean.shape[1:]))]
