@@ -305,12 +305,16 @@ class Posterior:
         """
         folder = Path(path)
         description = describe(folder)
-        model = _obtain("model", model, description["model"], build_model, folder)
-        guide = _obtain("guide", guide, description["guide"], lambda spec: _build(build_guide, spec, model), folder)
         state: dict[str, dict[str, Tensor]] = {"model": {}, "guide": {}, "store": {}}
         for key, tensor in safetensors_load((folder / TENSORS).read_bytes()).items():
             part, _, name = key.partition(":")
             state[part][name] = tensor
+        dtype = next((t.dtype for t in state["guide"].values() if t.is_floating_point()), torch.get_default_dtype())
+        with torch.random.fork_rng():  # what is built starts at random, and is filled below
+            if model is None:
+                model = _obtain("model", description["model"], build_model, folder, dtype)
+            if guide is None:
+                guide = _obtain("guide", description["guide"], lambda s: _build(build_guide, s, model), folder, dtype)
         posterior = cls(model, guide, description["info"])
         posterior._pending = state
         own = not state["store"] or hasattr(model, "kept_tensors")  # a BNN keeps nothing loose in Pyro's store
@@ -384,15 +388,15 @@ def _build(build_guide: Any, spec: dict[str, Any], model: Any) -> Any:
     return None if build_guide is None else build_guide(spec, model)
 
 
-def _obtain(what: str, given: Any, spec: Any, build: Callable[[dict[str, Any]], Any] | None, folder: Path) -> Any:
-    if given is not None:
-        return given
+def _obtain(
+    what: str, spec: Any, build: Callable[[dict[str, Any]], Any] | None, folder: Path, dtype: torch.dtype
+) -> Any:
     built = None if spec is None or build is None else build(spec)
     if built is None:
         raise ValueError(
             f"{folder} does not say how its {what} was built, as a hand-written one cannot: pass {what}= the program"
         )
-    return built
+    return built.to(dtype) if isinstance(built, nn.Module) else built
 
 
 def _check_names(part: str, expected: set[str], found: set[str]) -> None:

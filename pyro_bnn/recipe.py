@@ -6,6 +6,7 @@ checked against what exists when the training is assembled, numbers are checked 
 """
 
 import difflib
+import math
 import sys
 from collections.abc import Mapping
 from importlib.resources import files
@@ -28,6 +29,13 @@ def _named(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
+def _without_none(values: Any) -> Any:
+    """Leave out what is None, at any depth: TOML has no word for it."""
+    if not isinstance(values, Mapping):
+        return values
+    return {key: _without_none(value) for key, value in values.items() if value is not None}
+
+
 def _check_named(value: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(value.get("name"), str):
         raise ValueError("a table needs the key 'name'")
@@ -41,8 +49,8 @@ KL = str | dict[str, Any] | list[str | dict[str, Any]]
 class OptimRecipe(BaseModel):
     """An optimizer for the means, one for the standard deviations, and one for all else (default: as the means).
 
-    A table names the algorithm and its numbers; `clip_norm` and `clip_value` clip its gradients, and `schedule` gives it
-    a schedule of its own.
+    A table names the algorithm and its numbers; `clip_norm` and `clip_value` clip its gradients, and `schedule` gives
+    it a schedule of its own.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -68,15 +76,18 @@ class OptimRecipe(BaseModel):
             table = _check_named(getattr(self, group))
             for key in ("lr", "final_lr", "lr_sgd"):
                 rate = table.get(key)
-                if rate is not None and not (isinstance(rate, (int, float)) and rate > 0):
-                    raise ValueError(f"optim.{group}.{key}={rate!r} is not a learning rate: pass a number above 0")
+                number = isinstance(rate, (int, float)) and not isinstance(rate, bool) and math.isfinite(rate)
+                if rate is not None and not (number and rate > 0):
+                    raise ValueError(
+                        f"optim.{group}.{key}={rate!r} is not a learning rate: pass a finite number above 0"
+                    )
         return self
 
 
 class Recipe(BaseModel):
     """One training: what, on which data, how, and how long."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str = "custom"
     description: str = ""
@@ -105,6 +116,11 @@ class Recipe(BaseModel):
     num_samples: int = Field(100, ge=1)
     device: str = "cpu"
     budget: Literal["cpu", "paper"] = "cpu"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none_is_the_default(cls, values: Any) -> Any:
+        return _without_none(values)
 
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
@@ -143,7 +159,7 @@ class Recipe(BaseModel):
         """Return the recipe with other values; keys may be dotted (`optim.loc.lr`)."""
         values = self.model_dump()
         follow = values["optim"]["other"] == values["optim"]["loc"] and not any(
-            k.startswith("optim.other") for k in settings
+            key == "optim" or key.startswith("optim.other") for key in settings
         )
         for key, value in settings.items():
             _put(values, key, value)
@@ -192,7 +208,11 @@ def _one_line(error: ValidationError) -> str:
     for problem in error.errors():
         key = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            _check_key(key)
+            parent, _, last = key.rpartition(".")
+            _check_key(parent or last)
+            known = list(OptimRecipe.model_fields)
+            lines.append(f"unknown recipe key {key!r}{_suggest(last, known)}; {parent} has {', '.join(known)}")
+            continue
         message = problem["msg"].removeprefix("Value error, ")
         message = message[0].lower() + message[1:]
         if problem["type"] == "value_error":
