@@ -30,7 +30,23 @@ from pyro_bnn.inference.elbo import TraceColdPosterior_ELBO
 from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
 from pyro_bnn.inference.kl import KL_WEIGHTS, KLWeight, from_spec, tempered
 from pyro_bnn.inference.svi import Callback
-from pyro_bnn.models import BNN, CVNN, MLP, VGG, LeNet5, Perceptron, likelihoods, penalty_priors, priors
+from pyro_bnn.models import (
+    BNN,
+    CVNN,
+    MLP,
+    VGG,
+    DenseNet121,
+    LeNet5,
+    OneHiddenLayer,
+    PatchTransformer,
+    Perceptron,
+    ResNet20,
+    ResNet34,
+    WideResNet,
+    likelihoods,
+    penalty_priors,
+    priors,
+)
 from pyro_bnn.optim import OPTIMIZERS, SCHEDULES, PerSite, TorchOptim, TwinPlateau, make_schedule
 from pyro_bnn.penalties import L1, L2, GroupLasso, PenaltyPrior
 from pyro_bnn.posterior import Posterior, describe
@@ -44,13 +60,18 @@ __all__ = ["Assembly", "Run", "assemble", "catalogue", "evaluate", "load", "trai
 # -- names -------------------------------------------------------------------------------------------------------
 
 
-def _image_args(data: Data) -> dict[str, Any]:
+def _channel_args(data: Data) -> dict[str, Any]:
     if len(data.input_shape) != 3:
         raise ValueError(f"data {data.name!r} has inputs of shape {data.input_shape}, not images: use model='mlp'")
-    channels, height, width = data.input_shape
+    return {"in_channels": data.input_shape[0], "num_classes": data.num_outputs}
+
+
+def _image_args(data: Data) -> dict[str, Any]:
+    channels = _channel_args(data)
+    _, height, width = data.input_shape
     if height != width:
         raise ValueError(f"data {data.name!r} has images of {height}x{width}; this network takes square ones")
-    return {"in_channels": channels, "num_classes": data.num_outputs, "image_size": height}
+    return {**channels, "image_size": height}
 
 
 def _flat_args(data: Data) -> dict[str, Any]:
@@ -63,6 +84,12 @@ NETWORKS: dict[str, tuple[type[nn.Module], Callable[[Data], dict[str, Any]]]] = 
     "perceptron": (Perceptron, _flat_args),
     "cvnn": (CVNN, _image_args),
     "vgg": (VGG, _image_args),
+    "one_hidden_layer": (OneHiddenLayer, _flat_args),
+    "resnet20": (ResNet20, _channel_args),
+    "resnet34": (ResNet34, _channel_args),
+    "densenet121": (DenseNet121, _channel_args),
+    "wide_resnet": (WideResNet, _channel_args),
+    "patch_transformer": (PatchTransformer, _image_args),
 }
 
 PRIORS: dict[str, type[priors.Prior]] = {
