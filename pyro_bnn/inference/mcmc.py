@@ -11,7 +11,7 @@ References: Hoffman and Gelman 2014 (NUTS); Neal 2011 (HMC).
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, final
@@ -20,12 +20,16 @@ import pyro
 import pyro.poutine as poutine
 import torch
 from pyro.infer import HMC, MCMC, NUTS
+from pyro.infer.mcmc.util import initialize_model
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_bnn.data.split import as_split
+from pyro_bnn.inference.kl import sample_sites
+from pyro_bnn.inference.lowering import lower
 
-__all__ = ["Chain", "Convergence", "MAX_WEIGHTS", "MIN_CHAINS", "convergence", "run_chain"]
+__all__ = ["Chain", "Convergence", "MAX_WEIGHTS", "MIN_CHAINS", "Potential", "convergence", "run_chain"]
 
 MIN_CHAINS = 4
 MAX_RHAT = 1.01
@@ -61,10 +65,92 @@ class Chain:
     step_size: float
 
 
+# ------------------------------------------------------------------------------------------------- potential
+
+
+@final
+class _Graph(torch.autograd.Function):
+    """U(u) and its gradient in one call; what autograd then asks for is there already."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, evaluate: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
+        energy, gradient = evaluate(u.detach())
+        ctx.save_for_backward(gradient)
+        return energy
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None]:
+        return outer * ctx.saved_tensors[0], None
+
+
+@final
+class Potential:
+    """
+    U(u) = -log of the target's density over the flat unconstrained vector u (P,), and its gradient.
+
+    The program is run once and its tensor operations are replayed from then on (`compiled`), if that reproduces the
+    energy and gradient at another point; a program whose structure changes with its draws is run every time.
+    """
+
+    def __init__(self, model: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        start, self._energy, self.transforms, _ = initialize_model(model, args)
+        self.shapes = {name: value.shape for name, value in start.items()}
+        self.start = torch.cat([value.detach().reshape(-1) for value in start.values()])  # (P,)
+        graph = self._traced()
+        self.compiled = graph is not None
+        self._evaluate: Callable[[Tensor], tuple[Tensor, Tensor]] = self._run if graph is None else graph
+
+    def _split(self, u: Tensor) -> dict[str, Tensor]:
+        pieces = u.split([shape.numel() for shape in self.shapes.values()], dim=-1)
+        return {
+            name: piece.reshape(u.shape[:-1] + shape)
+            for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
+        }
+
+    def _run(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            u = u.detach().requires_grad_(True)
+            energy = self._energy(self._split(u))
+            (gradient,) = torch.autograd.grad(energy, u)
+        return energy.detach(), gradient
+
+    def _traced(self) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
+        try:
+            graph = lower(make_fx(lambda u: self._run(u))(self.start), {}, live=lambda _: False)
+            elsewhere = self.start + 0.5 * torch.randn_like(self.start)
+            same = all(torch.allclose(a, b) for a, b in zip(graph([elsewhere]), self._run(elsewhere), strict=True))
+        except Exception:  # whatever a tracer cannot follow
+            return None
+        if not same:
+            return None
+
+        def replay(u: Tensor) -> tuple[Tensor, Tensor]:
+            energy, gradient = graph([u])
+            return energy, gradient
+
+        return replay
+
+    def __call__(self, u: Mapping[str, Tensor]) -> Tensor:
+        """Return U, as Pyro's kernels ask for it."""
+        energy: Tensor = _Graph.apply(u["u"], self._evaluate)
+        return energy
+
+    def values(self, u: Tensor) -> dict[str, Tensor]:
+        """Return the sites' values at unconstrained vectors (S, P)."""
+        split = self._split(u)
+        return {name: self.transforms[name].inv(v) if name in self.transforms else v for name, v in split.items()}
+
+
 @contextmanager
-def _as_float64(model: Any) -> Any:
-    """A copy of a module in float64; a function as it is."""
-    yield copy.deepcopy(model).double().eval() if isinstance(model, nn.Module) else model
+def _doubles() -> Iterator[None]:
+    """Make float64 the default, and leave out Pyro's checks of arguments."""
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pyro.validation_enabled(False):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
 
 
 def _check(warmup: int, draws: int, eta: float, temperature: float) -> None:
@@ -77,13 +163,20 @@ def _check(warmup: int, draws: int, eta: float, temperature: float) -> None:
         )
 
 
+def _in_float64(model: Any) -> Any:
+    """Return a copy of a module in float64 and evaluation mode; a function as it is."""
+    return copy.deepcopy(model).double().eval() if isinstance(model, nn.Module) else model
+
+
 def _check_model(model: Any, x: Tensor, y: Tensor) -> None:
     with torch.random.fork_rng(), torch.no_grad(), poutine.block():
         trace = poutine.trace(model).get_trace(x, y)
-    size = sum(trace.nodes[name]["value"].numel() for name in trace.stochastic_nodes)
+    size = sum(site["value"].numel() for site in sample_sites(trace).values() if not site["is_observed"])
     if size > MAX_WEIGHTS:
         raise ValueError(f"the model has {size} latent numbers, too many for HMC here: {MAX_WEIGHTS} or fewer")
-    trained = [n for n, s in trace.nodes.items() if s["type"] == "param" and s["value"].requires_grad]
+    leaves = {n: s["value"] for n, s in trace.nodes.items() if s["type"] == "param"}
+    leaves = {n: v.unconstrained() if hasattr(v, "unconstrained") else v for n, v in leaves.items()}
+    trained = [name for name, leaf in leaves.items() if leaf.requires_grad]
     if trained:
         raise ValueError(
             f"HMC samples latent sites and would leave the parameters {trained[:3]} as they are: give the noise as a "
@@ -104,7 +197,6 @@ def run_chain(
     max_tree_depth: int = 8,
     trajectory_length: float = 1.0,
     target_accept: float = 0.8,
-    jit: bool = True,
     hook: Callable[[int], None] | None = None,
 ) -> Chain:
     """
@@ -117,7 +209,6 @@ def run_chain(
     :param seed: of the chain; other chains take others.
     :param eta: tempering, the likelihood to the power 1 / eta.
     :param temperature: of a cold posterior, everything to the power 1 / temperature.
-    :param jit: compile the potential; turn it off for a program whose structure changes.
     :param hook: called with the number of every transition.
     """
     _check(warmup, draws, eta, temperature)
@@ -126,33 +217,30 @@ def run_chain(
     split = as_split(data)
     x = split.x.double() if split.x.is_floating_point() else split.x
     y = split.y.double() if split.y.is_floating_point() else split.y
-    with _as_float64(model) as program, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the tracer's
-        _check_model(program, x, y)
-        tempered = _ScaleObserved(1 / (eta * temperature), 1 / temperature)(program)
-        common: dict[str, Any] = dict(jit_compile=jit, ignore_jit_warnings=True, target_accept_prob=target_accept)
+    _check_model(_in_float64(model), x, y)
+    with torch.random.fork_rng(), poutine.block(), _doubles(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pyro's, of its own deprecations
+        pyro.set_rng_seed(seed)
+        # another copy: distributions keep the checks they were made with, and checks cannot be traced
+        tempered = _ScaleObserved(1 / (eta * temperature), 1 / temperature)(_in_float64(model))
+        potential = Potential(tempered, (x, y))
+        common: dict[str, Any] = dict(potential_fn=potential, target_accept_prob=target_accept)
         made: Any = (
-            NUTS(tempered, max_tree_depth=max_tree_depth, **common)
+            NUTS(max_tree_depth=max_tree_depth, **common)
             if kernel == "nuts"
-            else HMC(tempered, trajectory_length=trajectory_length, **common)
+            else HMC(trajectory_length=trajectory_length, **common)
         )
         run = MCMC(
             made,
             num_samples=draws,
             warmup_steps=warmup,
+            initial_params={"u": potential.start},
             num_chains=1,
             disable_progbar=True,
             hook_fn=None if hook is None else lambda _kernel, _params, _stage, i: hook(i),
         )
-        with torch.random.fork_rng(), poutine.block():
-            pyro.set_rng_seed(seed)
-            torch_default = torch.get_default_dtype()
-            torch.set_default_dtype(torch.float64)
-            try:
-                run.run(x, y)
-            finally:
-                torch.set_default_dtype(torch_default)
-        found = {name: value.detach() for name, value in run.get_samples().items()}
+        run.run()
+        found = {name: value.detach() for name, value in potential.values(run.get_samples()["u"]).items()}
         facts = run.diagnostics()
     return Chain(
         found,
