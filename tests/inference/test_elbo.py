@@ -15,7 +15,7 @@ import pytest
 import torch
 from pyro.distributions.testing.fakes import NonreparameterizedNormal
 from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
-from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
+from pyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
 from reference.score_function import decaying, leave_one_out
 from scipy import stats
 from targets import GaussianMean, MeanField, centred, correlated, kl_normal, softplus_inverse
@@ -306,6 +306,19 @@ def test_decaying_baseline_is_the_reference_and_never_sees_its_own_draw() -> Non
     expected = decaying(torch.stack(drawn), LOC, SCALE, lambda w: costs(target, w), 0.6)
     for gradient, reference in zip(gradients, expected, strict=True):
         torch.testing.assert_close(gradient, reference)
+
+
+def test_point_masses_keep_their_own_gradient() -> None:
+    # an AutoDelta guide has nothing to draw: the gradient is that of -log p(y, w), and of the Jacobian it carries
+    target = correlated()
+    guide = AutoDelta(target.model, init_loc_fn=lambda site: LOC)
+    guide(target.x, target.y)
+    TraceScoreFunction_ELBO().loss_and_grads(target.model, guide, target.x, target.y)
+    w = LOC.clone().requires_grad_()
+    log_p = dist.Normal(torch.zeros_like(w), target.prior).log_prob(w).sum()
+    log_p = log_p + dist.Normal(target.x @ w, target.noise).log_prob(target.y).sum()
+    (exact,) = torch.autograd.grad(-log_p, w)
+    torch.testing.assert_close(next(guide.parameters()).grad, exact)
 
 
 def test_evaluation_does_not_move_the_baseline() -> None:

@@ -250,6 +250,7 @@ def scales(program, handler) -> dict[str, float]:  # type: ignore[no-untyped-def
 def hierarchical() -> None:
     pyro.sample("global", dist.Normal(0.0, 1.0))
     pyro.sample("auxiliary", dist.Normal(0.0, 1.0), infer={"is_auxiliary": True})
+    pyro.sample("seen", dist.Normal(0.0, 1.0), obs=torch.tensor(0.0))
     with pyro.plate("units", 3):
         pyro.sample("unit", dist.Normal(0.0, 1.0))
     with pyro.plate("data", 10, subsample=torch.arange(4)):
@@ -258,12 +259,13 @@ def hierarchical() -> None:
 
 
 def test_only_unobserved_global_sites_are_scaled() -> None:
-    expected = {"global": 0.3, "auxiliary": 0.3, "units": 1, "unit": 0.3, "data": 1, "local": 2.5, "obs": 2.5}
+    latent = {"global": 0.3, "auxiliary": 0.3, "units": 1, "unit": 0.3}
+    expected = {**latent, "seen": 1, "data": 1, "local": 2.5, "obs": 2.5}
     assert scales(hierarchical, kl.scale_kl(0.3)) == pytest.approx(expected)
 
 
 def test_per_datum_reaches_every_site() -> None:
-    expected = {"global": 0.1, "auxiliary": 0.1, "unit": 0.1, "local": 0.25, "obs": 0.25}
+    expected = {"global": 0.1, "auxiliary": 0.1, "seen": 0.1, "unit": 0.1, "local": 0.25, "obs": 0.25}
     found = scales(hierarchical, kl.per_datum(10))
     assert {name: found[name] for name in expected} == pytest.approx(expected)
 
@@ -331,7 +333,7 @@ def test_sampled_kl_keeps_the_jacobian() -> None:
     def model() -> None:
         pyro.sample("v", dist.LogNormal(torch.tensor(0.5), torch.tensor(2.0)))
 
-    guide = AutoNormal(model, init_scale=0.3)
+    guide = AutoNormal(model, init_scale=0.3, init_loc_fn=lambda site: torch.tensor(2.0))
     guide()
     loc, scale = guide.locs.v.item(), guide.scales.v.item()
     exact = float(kl_normal(torch.tensor(loc), torch.tensor(scale), 0.5, 2.0))
