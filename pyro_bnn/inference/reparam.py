@@ -19,7 +19,7 @@ the law of W: exact for each example, on dense and on convolution layers. Only t
 Across the examples of a batch both break the dependence that one shared W would make; the expected likelihood, a sum
 over examples, is unchanged, and its gradient stays unbiased. Under batch-statistics normalisation the examples see each
 other, and both change the distribution (a warning says so). They are for training: a predictive draw is one W for the
-whole set.
+whole set, and under `torch.no_grad()` everything is sampled plainly.
 
 The KL term never sees them. With the closed form there is nothing to see; with a sampled KL (total or path derivative)
 log q - log p is taken at the sampled W while the likelihood sees other noise: two unbiased terms whose sum is unbiased,
@@ -369,7 +369,7 @@ class _LayerHandler(Messenger):
         for draw in (weight_draw, bias_draw):
             if draw is not None:
                 self._use(draw, in_layer=True)
-        if weight_draw is None or not once.get(weight_draw.name):
+        if weight_draw is None or not once.get(weight_draw.name) or not torch.is_grad_enabled():
             return func(*args, **kwargs)
         weight_draw.replaced = True
         if bias_draw is not None and once.get(bias_draw.name):

@@ -236,6 +236,17 @@ def test_first_pass_is_plain_and_all_layers_are_reparameterised_after(handler, g
     torch.testing.assert_close(run(model, plain_trace, x), plain)
 
 
+@pytest.mark.parametrize("handler", HANDLERS)
+def test_without_gradients_everything_is_sampled_plainly(handler) -> None:  # type: ignore[no-untyped-def]
+    x = torch.randn(6, 3)
+    model, guide = bnn(nn.Sequential(nn.Linear(3, 3)), x)
+    with handler():
+        step(model, guide, x)
+        with torch.no_grad():
+            trace, prediction = step(model, guide, x)
+    torch.testing.assert_close(prediction, run(model, trace, x).detach())
+
+
 def test_the_handler_calls_the_pure_functions_with_the_guides_numbers() -> None:
     x = torch.randn(5, 3)
     model, guide = bnn(nn.Sequential(nn.Linear(3, 2)), x)
