@@ -88,7 +88,7 @@ def _as_draw(fn: Distribution) -> Draw:
     while isinstance(base, Independent):
         base = base.base_dist
     if isinstance(base, Categorical):
-        return ClassDraw(base.logits)  # torch normalises them: log-probabilities (B, K)
+        return ClassDraw(base.logits.log_softmax(-1))  # again: torch's own is off by a rounding of large logits, (B, K)
     if isinstance(base, Bernoulli):
         logits = base.logits
         positive, negative = nn.functional.logsigmoid(logits), nn.functional.logsigmoid(-logits)
