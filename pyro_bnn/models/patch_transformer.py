@@ -6,8 +6,8 @@ A small transformer encoder on image patches (Dosovitskiy et al. 2021, ViT), for
     on the class token
 
 It is torchvision's VisionTransformer in a small size, without dropout. Departures: images of any number of channels,
-and a head that starts as PyTorch's dense layers do (torchvision's starts at 0, which leaves the rest without a gradient if
-the guide starts from the network's own values). 546,186 parameters at 3x32x32 and K = 10 with the sizes below.
+and a head that starts as PyTorch's dense layers do (torchvision's starts at 0, which leaves the rest without a gradient
+if the guide starts from the network's own values). 546,186 parameters at 3x32x32 and K = 10 with the sizes below.
 """
 
 from typing import Any, final

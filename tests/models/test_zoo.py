@@ -66,7 +66,7 @@ def rows(count: int, classes: int, side: int) -> tuple[Tensor, Tensor]:
 
 def program(net: nn.Module, num_data: int) -> tuple[BNN, Any]:
     model = BNN(net, priors.Kaiming(), likelihoods.Categorical(), num_data)
-    return model, AutoMeanFieldNormal(model, init_loc="net")
+    return model, AutoMeanFieldNormal(model, init_loc="net", relative_scale=0.05)
 
 
 def one_step(model: BNN, guide: Any, x: Tensor, y: Tensor) -> float:
@@ -221,7 +221,7 @@ LARGE: dict[str, Callable[[], nn.Module]] = {
     "vgg19": lambda: VGG(batch_norm=True),
     "patch_transformer": lambda: PatchTransformer(),
 }
-BATCH, STEPS = 8, 20
+BATCH, STEPS = 4, 20
 """Rows of a step and steps."""
 
 
@@ -249,7 +249,7 @@ def test_large_architectures_train_save_load_and_predict(name: str, tmp_path: Pa
     result = fit(
         model,
         guide,
-        PerSite(loc=Adam({"lr": 1e-4}), scale=Adam({"lr": 1e-3})),
+        PerSite(loc=Adam({"lr": 1e-3}), scale=Adam({"lr": 1e-3})),
         (x, y),
         epochs=epochs,
         batch_size=BATCH,
