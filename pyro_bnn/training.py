@@ -10,6 +10,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.resources import files
@@ -29,6 +30,7 @@ from pyro_bnn.inference.elbo import ESTIMATORS as PYRO_ESTIMATORS
 from pyro_bnn.inference.elbo import TraceColdPosterior_ELBO
 from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
 from pyro_bnn.inference.kl import KL_WEIGHTS, KLWeight, from_spec, tempered
+from pyro_bnn.inference.reparam import flipout, local_reparameterization
 from pyro_bnn.inference.svi import Callback
 from pyro_bnn.models import (
     BNN,
@@ -119,6 +121,12 @@ GUIDES: dict[str, Callable[..., Any]] = {"mean_field": AutoMeanFieldNormal, "low
 FITTED: dict[str, Callable[..., Any]] = {"dropout": AutoDropout, "point": AutoPoint, "stored_draws": StoredDraws}
 """Guides that only the kinds of posterior make."""
 
+LAYERS: dict[str, Callable[[], Any]] = {
+    "plain": nullcontext,
+    "local": local_reparameterization,
+    "flipout": flipout,
+}
+
 CLIPPING = ("clip_norm", "clip_value")
 
 ESTIMATORS: dict[str, Callable[..., ELBO]] = {**PYRO_ESTIMATORS, "analytic": FlatMeanField_ELBO}
@@ -135,6 +143,7 @@ def catalogue() -> dict[str, list[str]]:
         "guides": sorted(GUIDES),
         "kinds": sorted(POSTERIORS),
         "estimators": sorted(ESTIMATORS),
+        "layers": sorted(LAYERS),
         "kl": sorted(KL_WEIGHTS),
         "optimizers": sorted(OPTIMIZERS),
         "schedules": sorted(SCHEDULES),
@@ -210,6 +219,7 @@ class Assembly:
     kl: KLWeight
     augment: Callable[..., Any] | None
     trainer: Trainer
+    layers: Callable[[], AbstractContextManager[Any]]
 
     def new_guide(self) -> Any:
         """Return another guide, as the recipe describes it, from the random state as it is."""
@@ -268,7 +278,14 @@ def _estimator(recipe: Recipe) -> ELBO:
                 f"{recipe.estimator['name']!r}: leave estimator at 'analytic'"
             )
         return TraceColdPosterior_ELBO(temperature=recipe.temperature)
-    return _construct("estimator", recipe.estimator, ESTIMATORS)  # type: ignore[no-any-return]
+    named = {key: value for key, value in recipe.estimator.items() if key != "layers"}
+    return _construct("estimator", named, ESTIMATORS)  # type: ignore[no-any-return]
+
+
+def _layers(recipe: Recipe) -> Callable[[], AbstractContextManager[Any]]:
+    """Return how layers turn weight noise into outputs: `estimator = {name = "analytic", layers = "flipout"}`."""
+    make = _look_up("layers", recipe.estimator.get("layers", "plain"), LAYERS)
+    return cast(Callable[[], AbstractContextManager[Any]], make)
 
 
 def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
@@ -283,6 +300,7 @@ def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
     augment = _look_up("augment", recipe.augment, AUGMENTATIONS)
     optim = _optimizer(recipe)
     elbo = _estimator(recipe)
+    layers = _layers(recipe)
     kl = from_spec(recipe.kl) * tempered(recipe.eta)
     data = load_data(
         recipe.data, root=data_root, val_fraction=recipe.val_fraction, seed=recipe.seed, **recipe.data_args
@@ -301,7 +319,7 @@ def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
     model = BNN(net, prior, likelihood, len(data.train))
     guide = _construct("guide", recipe.guide, GUIDES, model)
     augment = None if recipe.augment == "none" else augment
-    return Assembly(recipe, data, model, guide, optim, elbo, kl, augment, trainer)
+    return Assembly(recipe, data, model, guide, optim, elbo, kl, augment, trainer, layers)
 
 
 def _info(parts: Assembly) -> dict[str, Any]:
@@ -393,7 +411,8 @@ def train(
 
         watchers.append(ProgressReport())
     settled = parts.recipe
-    outcome = parts.trainer(Work(parts, _optimizer, path, watchers))
+    with parts.layers():
+        outcome = parts.trainer(Work(parts, settled, _optimizer, path, watchers))
     if outcome.guide is not None:
         posterior = Posterior(parts.model, outcome.guide, _info(parts))
     if outcome.interrupted:

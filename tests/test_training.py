@@ -205,6 +205,41 @@ def test_every_schedule_trains_by_name(name: str) -> None:
     assert all("loc" in line["learning_rates"] for line in run.history)
 
 
+@pytest.mark.parametrize("estimator", sorted(set(catalogue()["estimators"])))
+def test_every_estimator_trains_by_name(estimator: str) -> None:
+    run = run_small(None, **{"estimator.name": estimator, "epochs": 1})
+    assert all(abs(line["loss"]) < 1e4 for line in run.history)
+
+
+@pytest.mark.parametrize("layers", sorted(set(catalogue()["layers"])))
+def test_layers_by_name(layers: str) -> None:
+    run = run_small(None, **{"estimator.layers": layers, "epochs": 6})
+    plain = run_small(None, epochs=6)
+    assert run.history[-1]["nll"] < 0.6 * run.history[0]["nll"]
+    assert (run.history[-1]["nll"] == plain.history[-1]["nll"]) == (layers == "plain")
+
+
+@pytest.mark.parametrize("kl", sorted(set(catalogue()["kl"])))
+def test_every_kl_weight_trains_by_name(kl: str) -> None:
+    numbers = {
+        "geometric": {"lam": 2.0},
+        "annealed": {"epochs": 2},
+        "tempered": {"eta": 0.5},
+        "balanced": {"tau": 0.01, "n_units": 226},
+    }
+    run = run_small(None, kl={"name": kl, **numbers.get(kl, {})})
+    weight = run.history[0]["kl_weight"]
+    expected = {"annealed": 0.0, "tempered": 0.05, "balanced": 0.1 * 0.01 * 270 / 226}.get(kl, 0.1)
+    assert weight == pytest.approx(expected)
+
+
+def test_a_cold_posterior_by_name() -> None:
+    run = run_small(None, **{"temperature": 0.1, "eta": 1.0})
+    assert run.posterior.info["temperature"] == 0.1
+    with pytest.raises(ValueError, match="a loss of its own"):
+        run_small(None, **{"temperature": 0.1, "eta": 1.0, "estimator.name": "path"})
+
+
 def test_freezing_turns_and_clipping_by_name() -> None:
     recipe = pb.Recipe.build({"model": "lenet5", "data": "mnist-mini", "seed": 0})
     start = assemble(recipe).guide.site("net.fc1.weight")
