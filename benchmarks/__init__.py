@@ -1,0 +1,1 @@
+"""Timings beside other libraries; see __main__.py."""

@@ -1,0 +1,197 @@
+"""
+Time this library beside its peers, on the same work, in one run.
+
+    python -m benchmarks                          everything: about half an hour on two cores
+    python -m benchmarks --only lenet5 --rounds 40
+    python -m benchmarks --quick                  a look, not a measurement
+
+Training steps of three networks, predictions with S = 100 draws on 10,000 images, import times and peak memory. Prints
+tables, writes results.json and chart.png beside this file. `python -m benchmarks.readme` puts the table into the
+README. A library that is not installed, or does not run the work, is named with the reason.
+"""
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyro
+import torch
+from torch import Tensor
+
+from benchmarks.chart import draw
+from benchmarks.contenders import BASE, CONTENDERS, Contender
+from benchmarks.processes import import_times, prediction_memory, training_memory
+from benchmarks.table import as_text
+from benchmarks.timing import Step, Summary, rounds, summarise, warm_up
+from benchmarks.work import images, works
+
+FOLDER = Path(__file__).parent
+KINDS = ("lenet5", "resnet20", "mlp100", "predict", "imports", "memory")
+Results = dict[str, Any]
+
+
+def machine(threads: int) -> dict[str, Any]:
+    """Say on what, and with which versions."""
+    versions = {}
+    for name in sorted({c.distribution for c in CONTENDERS}):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if "model name" in line]
+        cpu = names[0] if names else cpu
+    return {
+        "date": datetime.date.today().isoformat(),
+        "python": platform.python_version(),
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "load": os.getloadavg()[0],
+        "versions": versions,
+    }
+
+
+def reason(error: BaseException) -> str:
+    """Return the first line of an error, short enough for a table."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = f"{type(error).__name__}: {lines[0] if lines else ''}"
+    return text if len(text) <= 160 else text[:157] + "..."
+
+
+def prepare(build: Callable[[Contender], Step | None], calls: int) -> tuple[dict[str, Step], dict[str, str]]:
+    """Build everybody's step and take it a few times; return the steps, and why others have none."""
+    pyro.clear_param_store()
+    steps: dict[str, Step] = {}
+    failed: dict[str, str] = {}
+    for contender in CONTENDERS:
+        try:
+            step = build(contender)
+            if step is not None:
+                warm_up(step, calls)
+                steps[contender.title] = step
+        except Exception as error:  # a peer may fail in any way; it is named, with the reason
+            failed[contender.title] = reason(error)
+    return steps, failed
+
+
+def entry(title: str, summaries: dict[str, Summary], failed: dict[str, str], **numbers: Any) -> Results:
+    """Return one kind of work as plain data."""
+    return {
+        "title": title,
+        "base": BASE.title,
+        **numbers,
+        "contenders": {name: asdict(summary) for name, summary in summaries.items()},
+        "failed": failed,
+    }
+
+
+def training(name: str, count: int, calls: int) -> Results:
+    work = works()[name]
+    steps, failed = prepare(lambda contender: contender.training_step(work), 5)
+    summaries = summarise(rounds(steps, count, calls), BASE.title)
+    return entry(f"Training step: {work.title}", summaries, failed, rounds=count, steps_per_round=calls)
+
+
+def prediction(rows: int, samples: int, count: int) -> Results:
+    work = works()["lenet5"]
+    x = images(rows)
+
+    def build(contender: Contender) -> Step | None:
+        if contender.predictor is None:
+            return None
+        predict = contender.predictor(work)
+
+        def step() -> Tensor:
+            return predict(x, samples)
+
+        predict(x[:200], 2)  # fails, if it does, before the long work
+        return step
+
+    steps, failed = prepare(build, 0)
+    summaries = summarise(rounds(steps, count, 1, warm=False), BASE.title)
+    return entry(
+        f"Predicting {rows:,} images, {samples} draws: LeNet-5", summaries, failed, rounds=count, draws=samples
+    )
+
+
+def imports(count: int) -> Results:
+    modules = {c.title: c.imports for c in CONTENDERS if c.imports is not None}
+    everything = "pyro_bnn.models.bnn, pyro_bnn.guides.mean_field, pyro_bnn.inference.svi, pyro_bnn.inference.flat_elbo"
+    installed: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    for contender in CONTENDERS:
+        if contender.title in modules:
+            try:
+                importlib.metadata.version(contender.distribution)
+                installed[contender.title] = modules[contender.title]
+            except importlib.metadata.PackageNotFoundError as error:
+                failed[contender.title] = reason(error)
+    installed["pyro-bnn, with all it takes to fit"] = everything
+    summaries = summarise(import_times(installed, count), BASE.title)
+    return entry("Importing", summaries, failed, rounds=count)
+
+
+def memory(rows: int, threads: int) -> Results:
+    training_mb: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    for contender in CONTENDERS:
+        try:
+            training_mb[contender.title] = training_memory(contender.title, threads)
+        except Exception as error:  # as above
+            failed[contender.title] = reason(error)
+    ours = next(c.title for c in CONTENDERS if c.distribution == "pyro-bnn")
+    by_draws = {str(s): prediction_memory(ours, rows, s, threads) for s in (1, 10, 100)}
+    return {
+        "title": "Peak memory of a process, MB",
+        "training_mb": training_mb,
+        "prediction_mb_by_draws": by_draws,
+        "failed": failed,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--only", action="append", choices=KINDS, help="measure this only; may be repeated")
+    parser.add_argument("--rounds", type=int, default=60, help="paired rounds of a training step (default 60)")
+    parser.add_argument("--steps", type=int, default=3, help="steps per round (default 3)")
+    parser.add_argument("--threads", type=int, default=2, help="threads (default 2)")
+    parser.add_argument("--quick", action="store_true", help="few rounds and little data: a look, not a measurement")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder for results.json and chart.png")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")  # the peers' own
+    torch.set_num_threads(options.threads)
+    count = 3 if options.quick else options.rounds
+    rows, samples = (1_000, 10) if options.quick else (10_000, 100)
+    measure: dict[str, Callable[[], Results]] = {
+        "lenet5": lambda: training("lenet5", count, options.steps),
+        "resnet20": lambda: training("resnet20", min(count, 40), options.steps),
+        "mlp100": lambda: training("mlp100", min(count, 40), options.steps),
+        "predict": lambda: prediction(rows, samples, 2 if options.quick else 5),
+        "imports": lambda: imports(2 if options.quick else 10),
+        "memory": lambda: memory(rows, options.threads),
+    }
+    path = options.out / "results.json"
+    results: Results = json.loads(path.read_text()) if options.only and path.exists() else {"work": {}}
+    results["machine"] = machine(options.threads)
+    for kind in options.only or KINDS:
+        results["work"][kind] = measure[kind]()
+        print(as_text(results["work"][kind]), flush=True)
+        options.out.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(results, indent=1) + "\n")
+    draw(results, options.out / "chart.png")
+    print(f"wrote {path} and {options.out / 'chart.png'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Ours: the step that `fit` takes, stock SVI.step with our ELBO, and the same without captured graphs."""
+
+from typing import Any
+
+from pyro.infer import SVI
+from torch import Tensor
+
+from benchmarks.contenders.base import Contender, Predictor, Step
+from benchmarks.work import LEARNING_RATE, Work
+from pyro_bnn.guides.mean_field import AutoMeanFieldNormal
+from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
+from pyro_bnn.inference.kl import per_datum, scale_kl
+from pyro_bnn.models import likelihoods, priors
+from pyro_bnn.models.bnn import BNN
+from pyro_bnn.optim import Adam
+from pyro_bnn.posterior import Posterior
+
+
+def _programs(work: Work) -> tuple[Any, Any]:
+    model = BNN(work.net(), priors.Kaiming(), likelihoods.Categorical(), work.num_data)
+    return model, AutoMeanFieldNormal(model)
+
+
+def _fit_step(work: Work, trace: bool) -> Step:
+    model, guide = _programs(work)
+    elbo, optim = FlatMeanField_ELBO(trace=trace), Adam({"lr": LEARNING_RATE})
+
+    def step() -> Tensor:
+        with per_datum(work.num_data), scale_kl(1.0):
+            result = elbo.step_tensors(model, guide, work.x, work.y)
+        optim(result["params"])
+        for parameter in result["params"]:
+            parameter.grad = None
+        return result["loss"]
+
+    return step
+
+
+def fit_step(work: Work) -> Step:
+    return _fit_step(work, trace=True)
+
+
+def eager_step(work: Work) -> Step:
+    return _fit_step(work, trace=False)
+
+
+def svi_step(work: Work) -> Step:
+    model, guide = _programs(work)
+    svi = SVI(model, guide, Adam({"lr": LEARNING_RATE}), FlatMeanField_ELBO())
+
+    def step() -> float:
+        with per_datum(work.num_data), scale_kl(1.0):
+            return svi.step(work.x, work.y)
+
+    return step
+
+
+def predictor(work: Work) -> Predictor:
+    model, guide = _programs(work)
+    posterior = Posterior(model, guide)
+
+    def predict(x: Tensor, num_samples: int) -> Tensor:
+        return posterior.predict(x, num_samples)
+
+    return predict
+
+
+FIT = Contender("pyro-bnn, fit", "pyro-bnn", fit_step, predictor, "pyro_bnn")
+SVI_STEP = Contender("pyro-bnn, stock SVI.step", "pyro-bnn", svi_step)
+EAGER = Contender("pyro-bnn, without graphs", "pyro-bnn", eager_step)

@@ -1,0 +1,71 @@
+"""
+The work everybody does: three networks with their batches, and a set of images to predict on.
+
+    lenet5     LeNet-5, 61,706 weights, batch 100 of 1x28x28
+    resnet20   ResNet-20, 268,346 random weights and 38 BatchNorm tensors, batch 128 of 3x32x32
+    mlp100     100 dense layers of 32 units, 200 tensors, 128,938 weights, batch 100 of 784: the cost per site
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from pyro_bnn.models.lenet5 import LeNet5
+from pyro_bnn.models.resnet20 import ResNet20
+
+LEARNING_RATE = 1e-4
+NUM_CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Work:
+    """A network, a batch, and the number of rows in the data set that the batch comes from."""
+
+    name: str
+    title: str
+    net: Callable[[], nn.Module]
+    x: Tensor
+    y: Tensor
+    num_data: int
+
+
+def _batch(size: int, *shape: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return (
+        torch.randn(size, *shape, generator=generator),
+        torch.randint(NUM_CLASSES, (size,), generator=generator),
+    )
+
+
+def _mlp100() -> nn.Module:
+    torch.manual_seed(0)
+    widths = [784, *[32] * 99, NUM_CLASSES]
+    layers = [layer for d, k in pairwise(widths) for layer in (nn.Linear(d, k), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
+
+
+def _lenet5() -> nn.Module:
+    torch.manual_seed(0)
+    return LeNet5(in_channels=1, num_classes=NUM_CLASSES)
+
+
+def _resnet20() -> nn.Module:
+    torch.manual_seed(0)
+    return ResNet20(in_channels=3, num_classes=NUM_CLASSES)
+
+
+def works() -> dict[str, Work]:
+    """Return the training work by name."""
+    return {
+        "lenet5": Work("lenet5", "LeNet-5, batch 100", _lenet5, *_batch(100, 1, 28, 28), 60_000),
+        "resnet20": Work("resnet20", "ResNet-20, batch 128", _resnet20, *_batch(128, 3, 32, 32), 50_000),
+        "mlp100": Work("mlp100", "100-layer MLP, batch 100", _mlp100, *_batch(100, 784), 60_000),
+    }
+
+
+def images(count: int) -> Tensor:
+    """Return the images to predict on, (N, 1, 28, 28)."""
+    return torch.randn(count, 1, 28, 28, generator=torch.Generator().manual_seed(1))
