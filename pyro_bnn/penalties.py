@@ -79,6 +79,7 @@ __all__ = [
     "QuadraticPenalty",
     "SpectrumGrowsError",
     "UnstableDeconvolutionError",
+    "UsualPenaltyPrior",
     "VariationalPenalty",
     "bayesian_penalty_weights",
     "gaussian_penalty",
@@ -797,6 +798,37 @@ class PenaltyPrior(Prior):
         """Return the rule as names and numbers."""
         penalty = {"name": type(self.penalty).__name__, **asdict(self.penalty)}  # type: ignore[call-overload]
         return {"name": "PenaltyPrior", "penalty": penalty, "weights": dict(self.weights)}
+
+
+_PENALTIES: dict[str, Callable[[Groups], Penalty]] = {
+    "l2": lambda groups: L2(),
+    "l1": lambda groups: L1(),
+    "group_lasso": lambda groups: GroupLasso(groups),
+}
+
+
+@final
+@dataclass(frozen=True)
+class UsualPenaltyPrior(Prior):
+    """
+    A penalty with the customary weights as a prior rule: `PenaltyPrior` of `usual_penalty_weights`, for any network.
+
+    :param penalty: 'l2', 'l1' or 'group_lasso'; vectors take the Normal prior of the L2 penalty.
+    :param groups: of the group lasso.
+    """
+
+    penalty: Literal["l2", "l1", "group_lasso"] = "l2"
+    groups: Groups = "incoming"
+
+    def __post_init__(self) -> None:
+        if self.penalty not in _PENALTIES:
+            raise ValueError(f"penalty={self.penalty!r} is unknown: pass one of {sorted(_PENALTIES)}")
+        _PENALTIES[self.penalty](self.groups)
+
+    def __call__(self, name: str, module: nn.Module | None, parameter: Tensor) -> Distribution:
+        """Return the prior of `parameter`."""
+        acting = _acting(_PENALTIES[self.penalty](self.groups), parameter)
+        return acting.prior(parameter, acting.usual_scale(parameter))
 
 
 # ---------------------------------------------------------------------------------------------- plot

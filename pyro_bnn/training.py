@@ -50,7 +50,7 @@ from pyro_bnn.models import (
     priors,
 )
 from pyro_bnn.optim import OPTIMIZERS, SCHEDULES, PerSite, TorchOptim, TwinPlateau, make_schedule
-from pyro_bnn.penalties import L1, L2, GroupLasso, PenaltyPrior
+from pyro_bnn.penalties import L1, L2, GroupLasso, PenaltyPrior, UsualPenaltyPrior
 from pyro_bnn.posterior import Posterior, describe
 from pyro_bnn.posteriors import POSTERIORS, Trainer, Work, make_trainer
 from pyro_bnn.recipe import Recipe, find_recipe, recipe_names
@@ -104,6 +104,7 @@ PRIORS: dict[str, type[priors.Prior]] = {
     "l2_penalty": penalty_priors.L2Prior,
     "l1_penalty": penalty_priors.L1Prior,
     "group_lasso": penalty_priors.GroupLassoPrior,
+    "usual_penalty": UsualPenaltyPrior,
 }
 
 PENALTIES: dict[str, Callable[..., Any]] = {"L2": L2, "L1": L1, "GroupLasso": GroupLasso}

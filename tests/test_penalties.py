@@ -42,6 +42,7 @@ from pyro_bnn.penalties import (
     QuadraticPenalty,
     SpectrumGrowsError,
     UnstableDeconvolutionError,
+    UsualPenaltyPrior,
     bayesian_penalty_weights,
     gaussian_penalty,
     implied_prior,
@@ -407,6 +408,23 @@ class TestLayerWeights:
         assert usual_penalty_weights(net, L1()) == dict.fromkeys(dict(net.named_parameters()), 1.0)
         assert usual_penalty_weights(net, GroupLasso("incoming"))["0.weight"] == pytest.approx(math.sqrt(18))
         assert usual_penalty_weights(net, GroupLasso("outgoing"))["0.weight"] == pytest.approx(math.sqrt(36))
+
+    def test_the_usual_rule_needs_no_network(self) -> None:
+        net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Linear(4, 3))
+        rules = [
+            UsualPenaltyPrior("l2"),
+            UsualPenaltyPrior("l1"),
+            UsualPenaltyPrior("group_lasso", "incoming"),
+            UsualPenaltyPrior("group_lasso", "outgoing"),
+        ]
+        for penalty, rule in zip(PENALTIES, rules, strict=True):
+            by_weight = PenaltyPrior(penalty, usual_penalty_weights(net, penalty))
+            for name, p in net.named_parameters():
+                values = [prior(name, None, p).log_prob(p) for prior in (by_weight, rule)]
+                torch.testing.assert_close(*values, rtol=1e-12, atol=1e-12)
+        assert rules[3].spec() == {"name": "UsualPenaltyPrior", "penalty": "group_lasso", "groups": "outgoing"}
+        with pytest.raises(ValueError, match="penalty='l3' is unknown: pass one of"):
+            UsualPenaltyPrior("l3")  # type: ignore[arg-type]
 
     def test_total_penalty_is_the_literal_sum(self) -> None:
         net = CVNN(1, 3, 8, width=2, hidden=5)

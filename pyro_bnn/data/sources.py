@@ -1,5 +1,5 @@
 """
-Where data come from: the embedded mnist-mini, .npz files, torchvision. Everything arrives as `Source` arrays.
+Where data come from: the embedded mnist-mini and toys, .npz files, torchvision. Everything arrives as `Source` arrays.
 
 Lookup of a name: the embedded set; `<root>/<name>.npz`; torchvision's files under the root; torchvision's download,
 which is kept as `<root>/<name>.npz`. The root is the argument, else the environment variable PYRO_BNN_DATA, else the
@@ -38,7 +38,10 @@ _TORCHVISION = {
     "svhn": "SVHN",
 }
 
-DATASETS: tuple[str, ...] = ("mnist-mini", *_TORCHVISION)
+_TOYS = ("and", "toy-line", "toy-cubic")
+_EMBEDDED = ("mnist-mini", *_TOYS)
+
+DATASETS: tuple[str, ...] = ("mnist-mini", *_TORCHVISION, *_TOYS)
 
 _DIGITS = tuple("0123456789")
 _CLASS_NAMES = {
@@ -92,8 +95,8 @@ def read_source(
         return _read_npz(Path(name_or_path).expanduser(), split)
     name = str(name_or_path)
     folder = data_root(root)
-    if name == "mnist-mini":
-        with resources.as_file(resources.files("pyro_bnn.data") / "mnist_mini.npz") as path:
+    if name in _EMBEDDED:
+        with resources.as_file(resources.files("pyro_bnn.data") / f"{name.replace('-', '_')}.npz") as path:
             source = _read_npz(path, split)
     elif name and os.sep not in name and (folder / f"{name}.npz").is_file():
         source = _read_npz(folder / f"{name}.npz", split)

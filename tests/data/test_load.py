@@ -95,7 +95,9 @@ def test_the_tool_writes_the_file(tmp_path, capsys):
 
 
 def test_known_names():
-    assert DATASETS == ("mnist-mini", "mnist", "fashion-mnist", "cifar10", "cifar100", "svhn")
+    embedded = {"mnist-mini", "and", "toy-line", "toy-cubic"}
+    assert {*embedded, "mnist", "fashion-mnist", "cifar10", "cifar100", "svhn"} == set(DATASETS)
+    assert [name for name in embedded if not len(load_data(name, root="nowhere", download=False).test)] == []
 
 
 def test_root_is_the_argument_then_the_variable_then_the_cache(tmp_path, monkeypatch):
