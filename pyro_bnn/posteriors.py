@@ -145,6 +145,7 @@ class Work:
     A recipe put together, and where and how to do it.
 
     :param parts: what the recipe names.
+    :param run: the recipe of the whole run, of which this may be a part.
     :param optimizer: makes the optimizers of a recipe, new ones at each call; `scale=False` leaves out the one of the
         standard deviations, which a point has not.
     :param folder: the run folder, if there is one.
@@ -153,6 +154,7 @@ class Work:
     """
 
     parts: "Assembly"
+    run: Recipe
     optimizer: Callable[..., PyroOptim]
     folder: Path | None = None
     callbacks: Sequence[Callback] = ()
@@ -199,7 +201,7 @@ class Work:
         watchers: list[Callback] = [*([best] if keep_best else []), *callbacks]
         saved = None
         if self.folder is not None:
-            keeper = RunFolder(self.folder, recipe, self.part, self.history)
+            keeper = RunFolder(self.folder, self.run, self.part, self.history)
             watchers.append(keeper)
             if (keeper.checkpoint / "last.pt").is_file():
                 saved = load_state(keeper.checkpoint / "last.pt")
@@ -481,9 +483,12 @@ class DeepEnsemble(Trainer):
         for m in range(self.members):
             load_model_state(parts.model, first)
             seed = work.recipe.seed + m
-            pyro.set_rng_seed(seed)
+            if m:  # the first member starts where its kind alone would
+                pyro.set_rng_seed(seed)
             member = replace(
-                parts, recipe=work.recipe.changed({"seed": seed}), guide=parts.new_guide(), optim=parts.optim
+                parts,
+                recipe=work.recipe.changed({"seed": seed}),
+                guide=parts.new_guide() if m else parts.guide,
             )
             name = f"{work.part}/member-{m + 1}".strip("/")
             done = trainer(replace(work, parts=member, part=name, history=history))
@@ -671,18 +676,17 @@ class _Hamiltonian(Trainer, ABC):
         found, history, seconds = [], list(work.history), 0.0
         for c in range(self.chains):
             kept = None if work.folder is None else work.folder / "checkpoint" / work.part / f"chain-{c + 1}.pt"
+            held = kept is not None and kept.is_file()
             try:
-                done = (
-                    load_state(kept) if kept is not None and kept.is_file() else self._chain(work, c, kernel, numbers)
-                )
+                done = load_state(cast(Path, kept)) if held else self._chain(work, c, kernel, numbers)
             except KeyboardInterrupt:
                 return Outcome(None, history, None, INTERRUPTED, seconds)
             found.append(done["samples"])
             seconds += done["line"]["seconds"]
             history.append({**done["line"], "seconds": seconds})
-            if kept is not None and work.folder is not None:
+            if kept is not None and work.folder is not None and not held:
                 save_state(kept, done)
-                _write_history(work.folder, recipe, history)
+                _write_history(work.folder, work.run, history)
         guide = StoredDraws(
             parts.model, num_draws=self.chains * self.draws, chains=self.chains, kind=kernel, states=False
         )

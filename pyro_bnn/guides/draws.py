@@ -121,6 +121,10 @@ class StoredDraws(FlatGuide):
             load_model_state(self.model, {name: self.get_buffer(f"state_{i}")[s] for i, name in named})
         return self._sample_at(self.draws[s], *args, **kwargs)
 
+    def marginals(self) -> tuple[Tensor, Tensor]:
+        """Return mean and standard deviation (divisor S) of the draws."""
+        return self.draws.mean(0), self.draws.std(0, correction=0)
+
     @torch.no_grad()
     def by_site(self) -> dict[str, Tensor]:
         """Return the draws of every site by chain, (chains, S / chains, *shape)."""

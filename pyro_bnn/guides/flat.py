@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.distributions import biject_to
 
 from pyro_bnn.guides.init import INIT_LOCS, initial_loc, is_real
+from pyro_bnn.guides.mean_field import SiteView
 
 __all__ = ["FlatGuide", "Place", "load_model_state", "model_state", "state_names"]
 
@@ -236,6 +237,19 @@ class FlatGuide(AutoGuide):
         """Return the names of all sites, in the model's order."""
         self._check_built()
         return list(self._places)
+
+    @abstractmethod
+    def marginals(self) -> tuple[Tensor, Tensor]:
+        """Return mean and standard deviation of every entry of the flat vector, (P,) each."""
+
+    @torch.no_grad()
+    def site(self, name: str) -> SiteView:
+        """Return mean and standard deviation of the site called `name`, detached, in unconstrained space."""
+        cut = self.slice_of(name)
+        shape = self._places[name].shape
+        with self._pyro_context, poutine.block():
+            mean, sd = self.marginals()
+        return SiteView(mean[cut].reshape(shape).clone(), sd[cut].reshape(shape).clone())
 
     def slice_of(self, name: str) -> slice:
         """Return the slice of the flat vector that is the site called `name`."""

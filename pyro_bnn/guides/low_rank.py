@@ -6,7 +6,8 @@ Hence q = N(mu, D + W W'), D = diag(d). With C = I + W' D^-1 W (R, R) and u = W'
     log q(w) = -1/2 [P ln 2 pi + sum ln d + ln det C + |z1|^2 + |z2|^2 - (u - z2)' C^-1 (u - z2)]
 
 which never subtracts mu from w, with everything of size R in float64: at 61,706 weights, sqrt(d) = 4.5e-5 and ten
-columns of 0.01, torch's LowRankMultivariateNormal is off by tens of thousands of nats in float32. Elsewhere, with e = w - mu and v = W' D^-1 e, everything in float64,
+columns of 0.01, torch's LowRankMultivariateNormal is off by tens of thousands of nats in float32. Elsewhere, with
+e = w - mu and v = W' D^-1 e, everything in float64,
 
     log q(w) = -1/2 [P ln 2 pi + sum ln d + ln det C + e' D^-1 e - v' C^-1 v]
 
@@ -39,7 +40,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pyro_bnn.guides.flat import FlatGuide
-from pyro_bnn.guides.mean_field import DEFAULT_RHO, SiteView, inverse_softplus
+from pyro_bnn.guides.mean_field import DEFAULT_RHO, inverse_softplus
 
 __all__ = [
     "AutoLowRankNormal",
@@ -193,7 +194,9 @@ class AutoLowRankNormal(FlatGuide):
     """
     A normal guide over all weights with covariance diag(d) + W W'.
 
-    The marginal standard deviations start at `init_scale`, half of the variance in d and half in a random W.
+    The marginal standard deviations start at `init_scale`, half of the variance in d and half in a random W. The
+    parameters are mu, rho with sqrt(d) = softplus(rho), and W in units of `init_scale`, so that one learning rate does
+    for rho and W.
 
     :param model: any Pyro program; the guide is over its unconstrained space.
     :param rank: R, the columns of W.
@@ -204,7 +207,7 @@ class AutoLowRankNormal(FlatGuide):
     kind = "low_rank"
     loc: Tensor
     rho: Tensor
-    cov_factor: Tensor
+    relative_cov_factor: Tensor
 
     def __init__(
         self, model: Any, *, rank: int = 10, init_loc: str = "uniform", init_scale: float | None = None
@@ -216,6 +219,7 @@ class AutoLowRankNormal(FlatGuide):
         super().__init__(model, init_loc)
         self.rank = rank
         self.init_scale = init_scale
+        self.unit = math.log1p(math.exp(DEFAULT_RHO)) if init_scale is None else init_scale
         self._build_if_known()
 
     @classmethod
@@ -242,7 +246,7 @@ class AutoLowRankNormal(FlatGuide):
         with torch.no_grad(), guide._pyro_context:
             guide.loc.copy_(mean)
             guide.rho.copy_(inverse_softplus(diag.double().sqrt()))
-            guide.cov_factor.copy_(factor)
+            guide.relative_cov_factor.copy_(factor / guide.unit)
         return guide
 
     def spec(self) -> dict[str, Any]:
@@ -251,16 +255,15 @@ class AutoLowRankNormal(FlatGuide):
         return {"name": "AutoLowRankNormal", "rank": self.rank, "init_loc": self._init_loc, **scale}
 
     def _register(self, loc: Tensor, sites: Mapping[str, Any]) -> None:
-        scale = math.log1p(math.exp(DEFAULT_RHO)) if self.init_scale is None else self.init_scale
-        half = torch.full_like(loc, scale / math.sqrt(2), dtype=torch.float64)
+        half = torch.full_like(loc, self.unit / math.sqrt(2), dtype=torch.float64)
         self._add_parameter("loc", loc)
         self._add_parameter("rho", inverse_softplus(half).to(loc.dtype))
         columns = torch.randn(len(loc), self.rank, dtype=loc.dtype, device=loc.device)
-        self._add_parameter("cov_factor", columns * scale / math.sqrt(2 * self.rank))
+        self._add_parameter("relative_cov_factor", columns / math.sqrt(2 * self.rank))
 
     def distribution(self) -> LowRankNormal:
         """Return q over the flat vector."""
-        return LowRankNormal(self.loc, F.softplus(self.rho), self.cov_factor)
+        return LowRankNormal(self.loc, F.softplus(self.rho), self.unit * self.relative_cov_factor)
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample the flat vector, and every site as a point of it."""
@@ -275,14 +278,10 @@ class AutoLowRankNormal(FlatGuide):
         with self._pyro_context:
             return self.distribution().kl_to_normal(m, s)
 
-    @torch.no_grad()
-    def site(self, name: str) -> SiteView:
-        """Return mean and marginal standard deviation of the site called `name`, in unconstrained space."""
-        cut = self.slice_of(name)
-        with self._pyro_context:
-            q = self.distribution()
-            shape = self._places[name].shape
-            return SiteView(q.mean[cut].view(shape).clone(), q.stddev[cut].view(shape).clone())
+    def marginals(self) -> tuple[Tensor, Tensor]:
+        """Return mu and sqrt(d + rowsum W^2)."""
+        q = self.distribution()
+        return q.mean, q.stddev
 
     @torch.no_grad()
     def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:

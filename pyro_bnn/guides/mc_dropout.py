@@ -16,6 +16,7 @@ as in prediction, which is the same objective with more noise. Predictions then 
 others here, however the rows are chunked.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, final
@@ -85,6 +86,14 @@ class AutoDropout(FlatGuide):
         """Draw one mask set and sample every site as the masked weights."""
         self.build(*args, **kwargs)
         return self._sample_at(self.loc * self._masks(self.loc.detach()), *args, **kwargs)
+
+    def marginals(self) -> tuple[Tensor, Tensor]:
+        """Return M, and |M| sqrt(p / (1 - p)) where inputs are dropped."""
+        sd = torch.zeros_like(self.loc)
+        for name in self._dropped:
+            cut = self.slice_of(name)
+            sd[cut] = self.loc[cut].abs() * math.sqrt(self.rate / (1 - self.rate))
+        return self.loc, sd
 
     @torch.no_grad()
     def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:

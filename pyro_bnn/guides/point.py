@@ -53,6 +53,10 @@ class AutoPoint(FlatGuide):
         self.build(*args, **kwargs)
         return self._sample_at(self.loc, *args, **kwargs)
 
+    def marginals(self) -> tuple[Tensor, Tensor]:
+        """Return the point, and zeros."""
+        return self.loc, torch.zeros_like(self.loc)
+
     @torch.no_grad()
     def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Return the point."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
 
-from pyro_bnn.guides import AutoDropout, AutoMeanFieldNormal, AutoPoint
+from pyro_bnn.guides import AutoDropout, AutoMeanFieldNormal, AutoPoint, StoredDraws
 from pyro_bnn.inference import fit, kl, per_datum
 from pyro_bnn.models import BNN, likelihoods, priors
 from tests.targets import LinearRegression
@@ -76,6 +76,25 @@ def test_flat_and_by_site_are_inverse():
     torch.testing.assert_close(guide.flatten(values), flat, rtol=0, atol=0)
     cut = guide.slice_of("net.0.weight")
     torch.testing.assert_close(values["net.0.weight"].reshape(2, 3, -1), flat[..., cut], rtol=0, atol=0)
+
+
+def test_sites_state_mean_and_deviation():
+    guide = AutoPoint(make_model())
+    view = guide.site("net.0.weight")
+    assert torch.equal(view.loc, guide.median()["net.0.weight"])
+    assert torch.equal(view.scale, torch.zeros(5, 4))
+    dropout = AutoDropout(make_model(), rate=0.3)
+    with torch.no_grad():
+        draws = torch.stack([dropout()["net.2.weight"] for _ in range(3000)])
+    view = dropout.site("net.2.weight")
+    torch.testing.assert_close(draws.std(0), view.scale, rtol=0.15, atol=0)
+    torch.testing.assert_close(draws.mean(0), view.loc, rtol=0.08, atol=0)
+    assert torch.equal(dropout.site("net.0.weight").scale, torch.zeros(5, 4))
+    stored = StoredDraws.from_flat(make_model(), torch.randn(9, guide.loc.numel()))
+    torch.testing.assert_close(stored.site("net.2.bias").loc, stored.by_site()["net.2.bias"][0].mean(0))
+    torch.testing.assert_close(stored.site("net.2.bias").scale, stored.by_site()["net.2.bias"][0].std(0, correction=0))
+    with pytest.raises(KeyError, match=r"no site 'net\.9'"):
+        guide.site("net.9")
 
 
 def test_what_is_refused():

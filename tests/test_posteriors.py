@@ -1,0 +1,245 @@
+"""Every kind of posterior from a recipe: one interface, saved, loaded, resumed to the same bits."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyro
+import pytest
+import torch
+
+import pyro_bnn as pb
+from pyro_bnn.guides import AutoLowRankNormal, AutoPoint, Ensemble, StoredDraws
+from pyro_bnn.inference.svi import Callback, Diverged, FitState
+from pyro_bnn.posteriors import POSTERIORS, make_trainer
+from pyro_bnn.recipe import Recipe
+from pyro_bnn.training import catalogue, load, train
+
+SMALL: dict[str, Any] = {
+    "model": "mlp",
+    "model_args.hidden": [8],
+    "epochs": 4,
+    "data_args": {"train_size": 200, "test_size": 60},
+    "num_samples": 6,
+    "estimator": "total",
+}
+KINDS: dict[str, Any] = {
+    "svi": "svi",
+    "map": "map",
+    "ml": "ml",
+    "mc_dropout": {"name": "mc_dropout", "rate": 0.2},
+    "hwa": {"name": "hwa", "start": 1, "cycle": 0.5},
+    "low_rank": {"name": "low_rank", "start": 1, "cycle": 0.5, "rank": 4},
+    "swa": {"name": "swa", "cycle": 0.5},
+    "ema": {"name": "ema", "decay": 0.9},
+    "ensemble": {"name": "ensemble", "members": 2},
+    "ensemble_of_hwa": {"name": "ensemble", "of": {"name": "hwa", "cycle": 1}, "members": 2},
+    "sgld": {"name": "sgld", "lr": 0.05, "draws": 5},
+    "psgld": {"name": "sgld", "lr": 1e-4, "draws": 5, "precondition": 0.95},
+    "cyclic_sgld": {"name": "cyclic_sgld", "lr": 0.05, "draws": 4, "cycles": 2},
+    "lmc": {"name": "lmc", "lr": 0.05, "draws": 2},
+}
+X = torch.rand(7, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+
+
+def run_small(kind: Any, out: Path | None, **settings: Any) -> Any:
+    return train("lenet5-mnist-mini", out=out, progress=False, **{**SMALL, "posterior": kind, **settings})
+
+
+def test_the_table_here_is_complete() -> None:
+    covered = {make_trainer(kind).__class__ for kind in KINDS.values()}
+    assert covered | {POSTERIORS["nuts"], POSTERIORS["hmc"]} == set(POSTERIORS.values())
+    assert catalogue()["kinds"] == sorted(POSTERIORS)
+
+
+class _Stop(Callback):
+    """Interrupt after so many epochs, over all fits."""
+
+    def __init__(self, epochs: int) -> None:
+        self.left = epochs
+
+    def epoch(self, state: FitState) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_one_interface_saved_loaded_and_resumed(name: str, tmp_path: Path) -> None:
+    kind = KINDS[name]
+    whole = run_small(kind, tmp_path / "whole")
+    loaded = load(tmp_path / "whole")
+    for posterior in (whole.posterior, loaded):
+        p = posterior.predict(X, num_samples=6, seed=1)
+        torch.testing.assert_close(p.sum(-1), torch.ones(7))
+        torch.testing.assert_close(p, whole.posterior.predict(X, num_samples=6, seed=1), rtol=0, atol=0)
+        assert posterior.draws(X, num_samples=3, seed=1).shape == (3, 7, 10)
+        u = posterior.uncertainty(X, num_samples=6, seed=1)
+        torch.testing.assert_close(u.total, u.aleatoric + u.epistemic)
+        assert bool((u.epistemic > -1e-12).all())
+    results = json.loads((tmp_path / "whole" / "results.json").read_text())
+    assert results["posterior"]["name"] == make_name(kind)
+    assert results["seconds"]["train"] > 0
+    # cut in the middle and gone on with, in what could be another process
+    epochs = len(whole.history)
+    pyro.clear_param_store()
+    cut = run_small(kind, tmp_path / "cut", callbacks=[_Stop(epochs // 2 + 1)])
+    assert not cut.finished
+    assert not (tmp_path / "cut" / "results.json").exists()
+    pyro.clear_param_store()
+    torch.manual_seed(99)
+    resumed = run_small(kind, tmp_path / "cut")
+    assert resumed.finished
+    assert resumed.results["test"] == whole.results["test"]
+    assert [{**line, "seconds": 0} for line in resumed.history] == [{**line, "seconds": 0} for line in whole.history]
+
+
+def make_name(kind: Any) -> str:
+    return kind if isinstance(kind, str) else str(kind["name"])
+
+
+def test_what_is_left_implicit_is_spelled_out(tmp_path: Path) -> None:
+    run_small({"name": "ensemble", "of": "hwa", "members": 1}, tmp_path / "run")
+    held = Recipe.from_toml((tmp_path / "run" / "recipe.toml").read_text()).posterior
+    assert held["of"] == {
+        "name": "hwa",
+        "start": 2.0,
+        "cycle": 1.0,
+        "low": 0.1,
+        "schedule": "sawtooth",
+        "variance": "total",
+    }
+    run = run_small("sgld", None)
+    assert run.recipe.posterior == {
+        "name": "sgld",
+        "lr": run.recipe.optim.loc["lr"],
+        "draws": 50,
+        "burn_in": 2.0,
+        "precondition": 0.0,
+    }
+
+
+def test_the_learning_rate_follows_the_cycles() -> None:
+    run = run_small({"name": "hwa", "start": 2, "cycle": 1, "low": 0.2}, None)
+    rates = [line["learning_rates"]["loc"] for line in run.history]
+    top = run.recipe.optim.loc["lr"]
+    assert rates[0] == pytest.approx(top)
+    # after an epoch's last step the factor is that of the next one, the first of a cycle of two steps
+    steps = 2
+    assert rates[2] == pytest.approx(top * (1 - (1 - 0.2) / steps))
+
+
+def test_members_differ_and_the_ensemble_is_their_mean() -> None:
+    run = run_small({"name": "ensemble", "members": 3}, None)
+    guide = run.posterior.guide
+    assert isinstance(guide, Ensemble)
+    draws = run.posterior.draws(X, num_samples=3, seed=0)
+    assert not torch.allclose(draws[0], draws[1], atol=1e-3)
+    torch.testing.assert_close(run.posterior.predict(X, num_samples=3, seed=4), draws.mean(0))
+    assert [line["part"] for line in run.history] == ["member-1"] * 4 + ["member-2"] * 4 + ["member-3"] * 4
+    alone = run_small("map", None)  # member 1 is what its kind leaves with the same seed
+    assert isinstance(alone.posterior.guide, AutoPoint)
+    assert torch.equal(alone.posterior.guide.loc, guide.members[0].loc)
+
+
+def test_maximum_likelihood_takes_no_weight_on_the_prior() -> None:
+    assert {line["kl_weight"] for line in run_small("ml", None).history} == {0.0}
+    assert {line["kl_weight"] for line in run_small("map", None, eta=0.5).history} == {0.5}
+
+
+def test_the_low_rank_guide_trains_by_svi_as_well() -> None:
+    run = run_small("svi", None, guide={"name": "low_rank", "rank": 3}, estimator="analytic")
+    assert isinstance(run.posterior.guide, AutoLowRankNormal)
+    assert run.history[-1]["nll"] < run.history[0]["nll"]
+
+
+def regression(folder: Path) -> str:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(30, 1)).astype(np.float32)
+    y = (np.sin(2 * x[:, 0]) + 0.3 * generator.normal(size=30)).astype(np.float32)
+    np.savez(folder / "wave.npz", x_train=x[:20], y_train=y[:20], x_test=x[20:], y_test=y[20:])
+    return str(folder / "wave.npz")
+
+
+SMALL_REGRESSION: dict[str, Any] = {
+    "model_args": {"hidden": [4]},
+    "val_fraction": 0.0,
+    "likelihood": {"name": "gaussian", "noise": 0.5},
+    "eta": 1.0,
+    "batch_size": 10,
+    "data_args": {},
+}
+
+
+@pytest.mark.parametrize("kernel", ["nuts", "hmc"])
+def test_chains_from_a_recipe(kernel: str, tmp_path: Path) -> None:
+    kind = {"name": kernel, "chains": 2, "warmup": 15, "draws": 10}
+    settings = {**SMALL_REGRESSION, "data": regression(tmp_path), "num_samples": 20}
+    run = run_small(kind, tmp_path / "run", **settings)
+    guide = run.posterior.guide
+    assert isinstance(guide, StoredDraws)
+    assert (guide.kind, guide.chains, guide.num_draws) == (kernel, 2, 20)
+    facts = run.results["facts"]
+    assert facts["chains"] == 2
+    assert not facts["reference"]
+    x = torch.linspace(-1, 1, 5)[:, None]
+    before = run.posterior.draws(x, num_samples=20, seed=0)
+    assert before.shape == (20, 5, 1) or before.shape == (20, 5)
+    torch.testing.assert_close(load(tmp_path / "run").draws(x, num_samples=20, seed=0), before, rtol=0, atol=0)
+    # a run that was killed after the first chain takes it from its file and gives the same draws
+    (tmp_path / "run" / "results.json").unlink()
+    (tmp_path / "run" / "checkpoint" / "chain-2.pt").unlink()
+    first = (tmp_path / "run" / "checkpoint" / "chain-1.pt").stat().st_mtime_ns
+    again = run_small(kind, tmp_path / "run", **settings)
+    assert (tmp_path / "run" / "checkpoint" / "chain-1.pt").stat().st_mtime_ns == first
+    assert torch.equal(again.posterior.guide.draws, guide.draws)
+
+
+def test_learned_noise_follows_the_draws_of_a_regression(tmp_path: Path) -> None:
+    settings = {**SMALL_REGRESSION, "data": regression(tmp_path), "likelihood": "learned_gaussian"}
+    for kind in ({"name": "sgld", "lr": 0.01, "draws": 4}, {"name": "ensemble", "members": 2}):
+        run = run_small(kind, tmp_path / kind["name"], **settings)
+        x = torch.linspace(-1, 1, 5)[:, None]
+        found = run.posterior.predict(x, num_samples=4, seed=0)
+        again = load(tmp_path / kind["name"]).predict(x, num_samples=4, seed=0)
+        assert torch.equal(found.sd, again.sd)
+        assert torch.equal(found.mean, again.mean)
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    for kind, message in (
+        ("bayes", "unknown posterior 'bayes'; choose one of cyclic_sgld"),
+        ({"name": "hwa", "rate": 3}, "posterior 'hwa' with.*rate"),
+        ({"name": "hwa", "variance": "all"}, "variance='all' is unknown"),
+        ({"name": "hwa", "start": 9}, r"posterior\.start=9 is not a number of epochs of 4"),
+        ({"name": "hwa", "start": 3.5}, "leave no snapshot in 4 epochs"),
+        ({"name": "swa", "schedule": "mine"}, r"posterior\.schedule='mine'"),
+        ({"name": "swa", "cycle": 0}, r"posterior\.cycle=0"),
+        ({"name": "ensemble", "members": 0}, r"posterior\.members=0"),
+        ({"name": "ensemble", "of": "committee"}, "unknown posterior 'committee'"),
+        ({"name": "sgld", "draws": 0}, r"posterior\.draws=0"),
+        ({"name": "sgld", "burn_in": 4}, r"posterior\.burn_in=4"),
+        ({"name": "nuts", "chains": 0}, r"posterior\.chains=0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run_small(kind, tmp_path / "run")
+    with pytest.raises(ValueError, match="no posterior that a sampler could draw from"):
+        run_small("sgld", None, kl="blundell")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_diverging_sampler_is_stopped(tmp_path: Path) -> None:
+    with pytest.raises(Diverged, match=r"step \d+.*lower the learning rate"):
+        run_small({"name": "sgld", "lr": 1e6}, tmp_path / "run")
+    assert not (tmp_path / "run" / "results.json").exists()
+
+
+def test_its_arviz_export_knows_the_chains(tmp_path: Path) -> None:
+    kind = {"name": "nuts", "chains": 2, "warmup": 10, "draws": 6}
+    run = run_small(kind, None, **{**SMALL_REGRESSION, "data": regression(tmp_path)})
+    x, y = torch.linspace(-1, 1, 5)[:, None], torch.zeros(5)
+    idata = run.posterior.to_arviz(x, y, num_samples=12)
+    assert dict(idata.posterior.sizes)["chain"] == 2
+    assert dict(idata.posterior.sizes)["draw"] == 6
+    assert pb is not None
