@@ -29,6 +29,7 @@ from pyro_bnn.analysis.metrics import (
     classification_table,
     regression_table,
 )
+from pyro_bnn.compact import decode, encode
 from pyro_bnn.data.standardise import Standardiser
 from pyro_bnn.inference.checkpoint import atomic_write, parameters_of, restore_parameters
 from pyro_bnn.inference.predictive import CHUNK, ClassDraw, Draw, RealDraw, evaluation_mode, predictive_draws
@@ -148,12 +149,12 @@ class Posterior:
             return
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            state = torch.random.get_rng_state()
+            state = _random_state()
         for _ in range(num_samples):
             with torch.random.fork_rng():
-                torch.random.set_rng_state(state)
+                _set_random_state(state)
                 draw = next(draws)
-                state = torch.random.get_rng_state()
+                state = _random_state()
             yield draw if isinstance(draw, ClassDraw) else RealDraw(*self._real(draw))
 
     @torch.no_grad()
@@ -277,6 +278,7 @@ class Posterior:
         if hasattr(self.model, "kept_tensors"):
             state["model"] = {n: t for n, t in state["model"].items() if n in self.model.kept_tensors()}
         flat = {f"{part}:{name}": t.contiguous() for part, tensors in state.items() for name, t in tensors.items()}
+        flat, encoding = encode(flat) if compact else (flat, {})
         description = {
             "format": FORMAT,
             "library_version": __version__,
@@ -284,6 +286,7 @@ class Posterior:
             "guide": _spec(self.guide),
             "sites": _sites(self.guide),
             "info": self.info,
+            **({"encoding": encoding} if encoding else {}),
         }
         text = json.dumps(description, indent=2, allow_nan=False)
         with atomic_write(folder / TENSORS) as file:
@@ -313,7 +316,8 @@ class Posterior:
         folder = Path(path)
         description = describe(folder)
         state: dict[str, dict[str, Tensor]] = {"model": {}, "guide": {}, "store": {}}
-        for key, tensor in safetensors_load((folder / TENSORS).read_bytes()).items():
+        held = decode(safetensors_load((folder / TENSORS).read_bytes()), description.get("encoding", {}))
+        for key, tensor in held.items():
             part, _, name = key.partition(":")
             state[part][name] = tensor
         dtype = next((t.dtype for t in state["guide"].values() if t.is_floating_point()), torch.get_default_dtype())
@@ -381,6 +385,17 @@ class _Seeded:
     def __exit__(self, *exception: Any) -> None:
         if self._fork is not None:
             self._fork.__exit__(*exception)
+
+
+def _random_state() -> tuple[Tensor, list[Tensor]]:
+    """The random state of the CPU and of every CUDA device."""
+    return torch.random.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+
+
+def _set_random_state(state: tuple[Tensor, list[Tensor]]) -> None:
+    torch.random.set_rng_state(state[0])
+    if state[1]:
+        torch.cuda.set_rng_state_all(state[1])
 
 
 def describe(folder: Path) -> dict[str, Any]:

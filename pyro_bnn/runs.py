@@ -17,14 +17,24 @@ from torch import Tensor
 from pyro_bnn.analysis.arviz import posterior_kind
 from pyro_bnn.analysis.elpd import compare_held_out, held_out_elpd
 from pyro_bnn.analysis.evaluation import ClassEvaluation, Evaluation, evaluate_rows, in_units
-from pyro_bnn.analysis.ood import accumulate, auroc
+from pyro_bnn.analysis.ood import accumulate, auroc, detect
+from pyro_bnn.analysis.outputs import loo_of
 from pyro_bnn.analysis.report import Twin, default_outside, fitted_temperature, write_report
 from pyro_bnn.data import Data, load_data
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.recipe import Recipe
 from pyro_bnn.training import load
 
-__all__ = ["Comparison", "FinishedRun", "compare", "default_unfamiliar", "open_run", "report", "unfamiliar"]
+__all__ = [
+    "Comparison",
+    "FinishedRun",
+    "compare",
+    "default_unfamiliar",
+    "detect_unfamiliar",
+    "open_run",
+    "report",
+    "unfamiliar",
+]
 
 UNFAMILIAR = {
     "mnist-mini": ("fashion-mnist",),
@@ -53,10 +63,14 @@ class FinishedRun:
     results: dict[str, Any]
     history: list[dict[str, Any]]
 
+    def draws(self, num_samples: int | None = None) -> int:
+        """How many draws to score with: those asked for, else the recipe's; one of a point, which has no more."""
+        return 1 if posterior_kind(self.posterior) in _POINTS else num_samples or self.recipe.num_samples
+
     def evaluate(self, num_samples: int | None = None) -> Evaluation:
-        """Score the test rows; by default with the recipe's draws, and a point with one."""
-        draws = 1 if posterior_kind(self.posterior) in _POINTS else num_samples or self.recipe.num_samples
-        return evaluate_rows(self.posterior, self.data.test.x, self.data.test.y, draws, seed=self.recipe.seed)
+        """Score the test rows with `draws(num_samples)`."""
+        test = self.data.test
+        return evaluate_rows(self.posterior, test.x, test.y, self.draws(num_samples), seed=self.recipe.seed)
 
 
 def open_run(path: str | Path, data_root: str | Path | None = None) -> FinishedRun:
@@ -104,6 +118,20 @@ def default_unfamiliar(run: FinishedRun, data_root: str | Path | None = None) ->
     return {**found, **default_outside(run.data.test.x, run.recipe.seed)}
 
 
+def detect_unfamiliar(
+    path: str | Path, name: str, *, num_samples: int | None = None, data_root: str | Path | None = None
+) -> dict[str, dict[str, float]]:
+    """
+    Tell all test rows of a run from all those of another data set; AUROC and FPR95 of every score.
+
+    :param name: the other data set, such as "fashion-mnist" for a run on "mnist".
+    :param num_samples: draws; default the recipe's, and one for a point.
+    """
+    run = open_run(path, data_root)
+    outside = unfamiliar(run.posterior, name, data_root)
+    return detect(run.posterior, run.data.test.x, outside, run.draws(num_samples), seed=run.recipe.seed)
+
+
 def report(
     path: str | Path,
     *,
@@ -123,14 +151,15 @@ def report(
     run = open_run(path, data_root)
     folder = run.path if out is None else Path(out)
     if not folder.is_dir():
-        raise FileNotFoundError(f"no folder {folder} to write the report to: give one with out=")
+        raise FileNotFoundError(f"no folder {folder} to write the report to: give an existing one with --out (out=)")
     outside = None
     if run.data.task == "classification":
         named = {name: unfamiliar(run.posterior, name, data_root)[:_ROWS] for name in ood}
         outside = named or default_unfamiliar(run, data_root)
     if twin is None and (run.path / "twin" / "posterior.json").is_file():
         twin = run.path / "twin"
-    test, val = run.data.test, run.data.val
+    test, val, export = run.data.test, run.data.val, run.path / "posterior.nc"
+    trained = f"{run.name}/recipe.toml" if (run.path / "recipe.toml").is_file() else run.recipe.name
     return write_report(
         folder,
         run.posterior,
@@ -142,7 +171,8 @@ def report(
         outside=outside,
         twin=None if twin is None else _twin(run, open_run(twin, data_root)),
         recipe_toml=run.recipe.to_toml(),
-        command=f"pyro-bnn train {run.path / 'recipe.toml'} --out {run.name}-again",
+        command=f"pyro-bnn train {trained} --out {run.name}-again",
+        loo=loo_of(export) if export.is_file() else None,
         seed=run.recipe.seed,
     )
 

@@ -616,7 +616,7 @@ def _pointwise(draw: Draw, y: Tensor) -> Tensor:
         draw = RealDraw(draw.mean[:, None], draw.sd[:, None])
     if isinstance(draw, RealDraw):
         draw = RealDraw(draw.mean.double(), draw.sd.double())
-    return observation_log_prob(draw, y)
+    return observation_log_prob(draw, y.to(draw.mean.device if isinstance(draw, RealDraw) else draw.log_probs.device))
 
 
 @final

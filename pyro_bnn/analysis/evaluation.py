@@ -122,20 +122,21 @@ def in_units(posterior: Posterior, y: Tensor) -> Tensor:
 
 
 def evaluate_rows(posterior: Posterior, x: Any, y: Tensor, num_samples: int = 100, *, seed: int = 0) -> Evaluation:
-    """Score a posterior on inputs x and labels or targets y on the model's scale, and keep what each row gave."""
+    """Score a posterior on inputs x and labels or targets y on the model's scale; rows are kept on the CPU."""
     if len(x) != len(y):
         raise ValueError(f"x has {len(x)} rows and y has {len(y)}: pass one label per row")
     has_point = hasattr(posterior.guide, "median")
     point = next(posterior.stream(x, 1, plug_in=True)) if has_point else None
     draws = posterior.stream(x, num_samples, seed=seed)
     if not y.is_floating_point():
-        classes = ClassificationAccumulator(y.long())
+        labels = y.long().cpu()
+        classes = ClassificationAccumulator(labels)
         for draw in draws:
-            classes.update(_class_draw(draw).log_probs)
-        table = classification_table(None if point is None else _class_draw(point).log_probs, classes)
+            classes.update(_log_probs(draw))
+        table = classification_table(None if point is None else _log_probs(point), classes)
         found = classes.predictive
-        return ClassEvaluation(table, num_samples, y.long(), found.log_probs, found.total, found.aleatoric)
-    target = in_units(posterior, y)
+        return ClassEvaluation(table, num_samples, labels, found.log_probs, found.total, found.aleatoric)
+    target = in_units(posterior, y.cpu())
     real = RegressionAccumulator(target)
     for draw in draws:
         real.update(*_moments(draw, target))
@@ -145,13 +146,13 @@ def evaluate_rows(posterior: Posterior, x: Any, y: Tensor, num_samples: int = 10
     )
 
 
-def _class_draw(draw: Draw) -> ClassDraw:
+def _log_probs(draw: Draw) -> Tensor:
     if not isinstance(draw, ClassDraw):
         raise ValueError("the labels are classes but the model predicts numbers: pass floating-point targets")
-    return draw
+    return draw.log_probs.cpu()
 
 
 def _moments(draw: Draw, like: Tensor) -> tuple[Tensor, Tensor]:
     if not isinstance(draw, RealDraw):
         raise ValueError("the targets are numbers but the model predicts classes: pass integer labels")
-    return draw.mean.reshape(like.shape), draw.sd.reshape(like.shape)
+    return draw.mean.cpu().reshape(like.shape), draw.sd.cpu().reshape(like.shape)

@@ -71,8 +71,8 @@ def predictive_interval(
     for draw in posterior.stream(x, num_samples, seed=seed):
         if not isinstance(draw, RealDraw):
             raise ValueError("the model predicts classes, which have no interval: use predict or uncertainty")
-        means.append(draw.mean)
-        sds.append(draw.sd)
+        means.append(draw.mean.cpu())
+        sds.append(draw.sd.cpu())
     return mixture_interval(torch.stack(means), torch.stack(sds), level)
 
 

@@ -77,12 +77,12 @@ def ood_table(inside: Mapping[str, Tensor], outside: Mapping[str, Tensor]) -> di
 
 
 def accumulate(posterior: Posterior, x: Tensor, num_samples: int, seed: int | None) -> PredictiveAccumulator:
-    """Return the predictive of the rows of x, draw by draw."""
+    """Return the predictive of the rows of x, draw by draw, on the CPU."""
     result = PredictiveAccumulator()
     for draw in posterior.stream(x, num_samples, seed=seed):
         if not isinstance(draw, ClassDraw):
             raise ValueError("the model predicts numbers; these scores are for classes")
-        result.update(draw.log_probs)
+        result.update(draw.log_probs.cpu())
     return result
 
 

@@ -7,11 +7,12 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
+from pyro_bnn.analysis.arviz import PointwiseEstimate, loo, open_arviz, why_no_loo
 from pyro_bnn.analysis.evaluation import Evaluation
 from pyro_bnn.analysis.report import write_report
 from pyro_bnn.posterior import Posterior
 
-__all__ = ["write_arviz", "write_outputs"]
+__all__ = ["loo_of", "write_arviz", "write_outputs"]
 
 Rows: TypeAlias = tuple[Tensor, Tensor]
 
@@ -63,6 +64,7 @@ def write_outputs(
     :param evaluation: what `evaluate_rows` gave on `test`; its `.table` is the results table, so that a training which
         calls it in place of `Posterior.evaluate` goes over the test rows once.
     """
+    export = write_arviz(folder, posterior, train, test, history, seed=seed)
     report = write_report(
         folder,
         posterior,
@@ -72,7 +74,17 @@ def write_outputs(
         results=results,
         evaluation=evaluation,
         outside=outside,
+        loo=loo_of(export),
         num_samples=num_samples,
         seed=seed,
     )
-    return write_arviz(folder, posterior, train, test, history, seed=seed), report
+    return export, report
+
+
+def loo_of(export: str | Path) -> PointwiseEstimate | None:
+    """Return leave-one-out of a written export, None where it is not defined."""
+    idata = open_arviz(export)
+    try:
+        return None if why_no_loo(idata) is not None else loo(idata)
+    finally:
+        idata.close()

@@ -107,14 +107,14 @@ def prior_predictive_check(
     predictive, shares = PredictiveAccumulator(), torch.zeros(0)
     for draw in prior.stream(x, num_samples, seed=seed):
         if isinstance(draw, RealDraw):
-            means.append(draw.mean)
-            sds.append(draw.sd)
+            means.append(draw.mean.cpu())
+            sds.append(draw.sd.cpu())
             continue
-        top, guess = draw.log_probs.max(1)
+        top, guess = draw.log_probs.cpu().max(1)
         confidences.append(float(top.exp().mean()))
         count = torch.bincount(guess, minlength=draw.log_probs.shape[1])
         shares = count if len(confidences) == 1 else shares + count
-        predictive.update(draw.log_probs)
+        predictive.update(draw.log_probs.cpu())
     if confidences:
         return PriorCheck(
             num_samples,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyro_bnn.analysis import report_figures as figures
 from pyro_bnn.analysis import report_sections as sections
-from pyro_bnn.analysis.arviz import posterior_kind, refusal_of
+from pyro_bnn.analysis.arviz import PointwiseEstimate, posterior_kind, refusal_of
 from pyro_bnn.analysis.calibration import fit_temperature
 from pyro_bnn.analysis.evaluation import ClassEvaluation, Evaluation, RealEvaluation, evaluate_rows
 from pyro_bnn.analysis.metrics import ece_null
@@ -70,6 +70,7 @@ def build_report(
     evaluation: Evaluation | None = None,
     outside: Mapping[str, Tensor] | None = None,
     twin: Twin | None = None,
+    loo: PointwiseEstimate | None = None,
     recipe_toml: str = "",
     command: str = "",
     num_samples: int = 100,
@@ -84,6 +85,7 @@ def build_report(
     :param evaluation: what `evaluate_rows` gave on `test`, if it is at hand; else it is made.
     :param outside: unfamiliar inputs by name, on the model's scale; default noise and shuffled pixels.
     :param twin: another model on the same rows, shown beside.
+    :param loo: leave-one-out at training rows, where it is defined; without it the page says why it is not.
     """
     from jinja2 import Environment, PackageLoader, select_autoescape
 
@@ -115,6 +117,8 @@ def build_report(
             _pruning(posterior, test, evaluation, seed),
             sections.prior_predictive(posterior, test[0], evaluation, seed),
         ],
+        "loo": loo,
+        "no_loo": refusal_of(posterior, "train") or "nothing was computed at training rows",
         "recipe_toml": recipe_toml,
         "command": command,
     }
@@ -149,7 +153,6 @@ def _about(
             ("Tempering", f"eta = {float(info.get('eta', 1)):g}, T = {float(info.get('temperature', 1)):g}"),
         ],
         "machine": machine,
-        "loo": refusal_of(posterior, "test"),
         "version": __version__,
     }
 
@@ -187,7 +190,7 @@ def write_report(folder: str | Path, posterior: Posterior, test: Rows, val: Rows
     recipe = folder / "recipe.toml"
     if recipe.is_file():
         options.setdefault("recipe_toml", recipe.read_text())
-        options.setdefault("command", f"pyro-bnn train {recipe} --out {folder.name}-again")
+        options.setdefault("command", f"pyro-bnn train {folder.name}/recipe.toml --out {folder.name}-again")
     page = build_report(posterior, test, val, **options)
     with atomic_write(folder / "report.html") as file:
         file.write(page.encode())

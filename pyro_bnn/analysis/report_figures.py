@@ -217,7 +217,7 @@ def _tails(like: Tensor) -> Tensor:
 
 def signal_figure(summary: Mapping[str, WeightSummary]) -> Figure:
     """Return the histogram of log10 of the signal-to-noise over all weights."""
-    ratios = torch.cat([s.signal_to_noise.flatten() for s in summary.values()]).double().clamp(1e-4, 1e4)
+    ratios = torch.cat([s.signal_to_noise.flatten().cpu() for s in summary.values()]).double().clamp(1e-4, 1e4)
     below = float((ratios < 1).double().mean())
     words = (
         f"Of {len(ratios):,} weights {_percent(below)} have a mean smaller than their standard deviation "

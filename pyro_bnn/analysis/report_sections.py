@@ -325,9 +325,10 @@ def prior_predictive(posterior: Posterior, x: Tensor, evaluation: Evaluation, se
     generator = torch.Generator().manual_seed(seed)
     for draw in prior_posterior(posterior).stream(x[:_PRIOR_ROWS], _PRIOR_DRAWS, seed=seed):
         if isinstance(draw, ClassDraw):
-            confidences.append(draw.log_probs.amax(1).exp())
+            confidences.append(draw.log_probs.amax(1).exp().cpu())
         else:
-            targets.append(draw.mean + draw.sd * torch.randn(draw.mean.shape, generator=generator).to(draw.sd))
+            noise = torch.randn(draw.mean.shape, generator=generator)
+            targets.append(draw.mean.cpu() + draw.sd.cpu() * noise)
     if isinstance(evaluation, ClassEvaluation):
         return figures.prior_figure(torch.cat(confidences), evaluation.log_probs.amax(1).exp())
     return figures.prior_data_figure(torch.cat(targets).double(), evaluation.y)

