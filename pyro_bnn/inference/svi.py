@@ -309,8 +309,8 @@ def _inspect(model: Any, guide: Any, batch: Sequence[Tensor], splits: Mapping[st
             f"the model's plate 'data' has size {sorted(sizes)[0]} but {n} rows are trained on: build the model with "
             f"num_data={n}, the rows left after a validation set is taken out"
         )
-    unseen = [name for name in trace.nodes if name in weights.nodes and trace.nodes[name]["type"] == "sample"]
-    if not unseen:
+    shared = [name for name in trace.nodes if name in weights.nodes and trace.nodes[name]["type"] == "sample"]
+    if not shared:
         raise ValueError("guide and model share no latent site: was the guide built for another model?")
     for site in observed:
         _check_labels(site["fn"], site["value"], splits)
