@@ -3,6 +3,9 @@ Recipe: the names and numbers of one training, validated.
 
 The catalogue is `recipes/*.toml`; a recipe also comes from a file of the user's or from keyword arguments. Names are
 checked against what exists when the training is assembled, numbers are checked here.
+
+A file that begins with `base = "another"` is that recipe of the catalogue with the keys of the file changed. The table
+`[paper]` holds what else the source did that a CPU cannot do in reasonable time; `budget = "paper"` puts it in force.
 """
 
 import difflib
@@ -116,6 +119,7 @@ class Recipe(BaseModel):
     num_samples: int = Field(100, ge=1)
     device: str = "cpu"
     budget: Literal["cpu", "paper"] = "cpu"
+    paper: dict[str, Any] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -132,6 +136,8 @@ class Recipe(BaseModel):
             raise ValueError(f"patience={self.patience} needs validation rows: set val_fraction above 0")
         for key in ("prior", "likelihood", "guide", "posterior", "estimator", "schedule"):
             _check_named(getattr(self, key))
+        if self.paper:
+            self.changed({"budget": "paper"})
         return self
 
     @classmethod
@@ -149,14 +155,36 @@ class Recipe(BaseModel):
             values = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise ValueError(f"recipe {name!r} is not TOML: {error}") from None
-        return cls.build({"name": name, **values})
+        base = values.pop("base", None)
+        if base is None:
+            return cls.build({"name": name, **values})
+        if base not in recipe_names():
+            raise ValueError(
+                f"recipe {name!r} has base={base!r}{_suggest(str(base), recipe_names())}, which is not in the "
+                f"catalogue: see `pyro-bnn list recipes`"
+            )
+        return find_recipe(base)._with({"name": name, **_dotted(values)})
 
     def to_toml(self) -> str:
         """Write the recipe with every default spelled out."""
         return tomli_w.dumps(self.model_dump())
 
     def changed(self, settings: Mapping[str, Any]) -> "Recipe":
-        """Return the recipe with other values; keys may be dotted (`optim.loc.lr`)."""
+        """
+        Return the recipe with other values; keys may be dotted (`optim.loc.lr`).
+
+        `budget="paper"` puts the table `paper` in force; what else is given comes on top of it.
+        """
+        wanted = settings.get("budget", self.budget)
+        if wanted != self.budget and wanted in ("cpu", "paper"):
+            if not self.paper:
+                raise ValueError(
+                    f"budget={wanted!r}: recipe {self.name!r} has one budget, {self.budget!r}; leave it out"
+                )
+            settings = {**_dotted(self.paper), **settings, "paper": {}}
+        return self._with(settings)
+
+    def _with(self, settings: Mapping[str, Any]) -> "Recipe":
         values = self.model_dump()
         follow = values["optim"]["other"] == values["optim"]["loc"] and not any(
             key == "optim" or key.startswith("optim.other") for key in settings
@@ -166,6 +194,15 @@ class Recipe(BaseModel):
         if follow:
             values["optim"].pop("other", None)
         return Recipe.build(values)
+
+
+def _dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested tables by dotted key, a table's `name` before its numbers."""
+    found: dict[str, Any] = {}
+    for key, value in sorted(table.items(), key=lambda item: item[0] != "name"):
+        inner = _dotted(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {}
+        found |= inner or {prefix + key: value}
+    return found
 
 
 def _put(values: dict[str, Any], key: str, value: Any) -> None:

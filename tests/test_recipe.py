@@ -176,3 +176,56 @@ def test_reading_a_recipe_needs_no_torch() -> None:
         "assert not {'torch', 'pyro'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+BASED = """
+base = "lenet5-mnist-mini"
+description = "another"
+epochs = 3
+model_args.num_classes = 7
+
+[optim.loc]
+lr = 0.5
+name = "sgd"
+momentum = 0.9
+
+[paper]
+epochs = 200
+schedule = {name = "step", milestones = [150]}
+data_args.train_size = 100
+"""
+
+
+def test_a_base_is_changed_by_what_the_file_says() -> None:
+    base, recipe = find_recipe("lenet5-mnist-mini"), Recipe.from_toml(BASED, "mine")
+    assert (recipe.name, recipe.description, recipe.source) == ("mine", "another", base.source)
+    assert (recipe.epochs, recipe.model_args) == (3, {"num_classes": 7})
+    assert recipe.optim.loc == recipe.optim.other == {"name": "sgd", "lr": 0.5, "momentum": 0.9}
+    assert recipe.optim.scale == base.optim.scale
+    assert recipe.prior == base.prior
+
+
+def test_the_budget_of_the_paper() -> None:
+    recipe = Recipe.from_toml(BASED, "mine")
+    paper = recipe.changed({"budget": "paper", "batch_size": 64})
+    assert (paper.epochs, paper.batch_size, paper.paper) == (200, 64, {})
+    assert paper.schedule == {"name": "step", "milestones": [150]}
+    assert paper.data_args == {"train_size": 100}
+    assert recipe.changed({"budget": "paper", "epochs": 2}).epochs == 2
+    assert paper.changed({"epochs": 1}).budget == "paper"
+    assert Recipe.from_toml(recipe.to_toml(), "again") == recipe
+    with pytest.raises(ValueError, match="budget='cpu': recipe 'mine' has one budget, 'paper'"):
+        paper.changed({"budget": "cpu"})
+    with pytest.raises(ValueError, match="budget='gpu'"):
+        recipe.changed({"budget": "gpu"})
+
+
+def test_bad_bases_and_budgets_are_named() -> None:
+    with pytest.raises(ValueError, match="base='lenet5-mnist-min' .did you mean 'lenet5-mnist-mini'.*catalogue"):
+        Recipe.from_toml('base = "lenet5-mnist-min"')
+    with pytest.raises(ValueError, match="unknown recipe key 'epoch'"):
+        Recipe.from_toml('base = "lenet5-mnist-mini"\nepoch = 3')
+    with pytest.raises(ValueError, match="unknown recipe key 'epoch'"):
+        Recipe.build({**SMALL, "paper": {"epoch": 3}})
+    with pytest.raises(ValueError, match="epochs=0"):
+        Recipe.build({**SMALL, "paper": {"epochs": 0}})
