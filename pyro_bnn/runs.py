@@ -46,7 +46,8 @@ UNFAMILIAR = {
 }
 """What a data set is told apart from, where that is at hand."""
 
-_ROWS = 1000
+_ROWS = 500
+"""How many rows of another data set a report and a comparison look at; `detect_unfamiliar` takes all."""
 _POINTS = ("map", "ml", "point")
 
 

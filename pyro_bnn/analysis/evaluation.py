@@ -33,6 +33,12 @@ def _mean_interval(values: Tensor, level: float) -> tuple[float, float]:
     return bootstrap_interval(lambda v: float(v.mean()), values.double(), level=level)
 
 
+def _share(interval: tuple[float, float]) -> tuple[float, float]:
+    """An interval of what lies in [0, 1]; the basic bootstrap does not know that."""
+    low, high = (min(max(end, 0.0), 1.0) for end in interval)
+    return low, high
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class ClassEvaluation:
@@ -66,7 +72,7 @@ class ClassEvaluation:
         return self.log_probs.gather(1, self.labels[:, None])[:, 0]
 
     def intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
-        """Return basic bootstrap intervals over rows of the S-sample column; that of ece is cut off at 0."""
+        """Return basic bootstrap intervals over rows of the S-sample column, those of shares within [0, 1]."""
         p = self.log_probs.exp()
         rows = {
             "accuracy": self.correct,
@@ -74,11 +80,9 @@ class ClassEvaluation:
             "brier": p.square().sum(1) - 2 * self.log_density.exp() + 1,
             "confidence": p.amax(1),
         }
-        low, high = bootstrap_interval(ece, self.log_probs, self.labels, level=level, num_resamples=_ECE_RESAMPLES)
-        return {
-            **{name: _mean_interval(values, level) for name, values in rows.items()},
-            "ece": (max(low, 0.0), max(high, 0.0)),
-        }
+        found = {name: _mean_interval(values, level) for name, values in rows.items()}
+        found["ece"] = bootstrap_interval(ece, self.log_probs, self.labels, level=level, num_resamples=_ECE_RESAMPLES)
+        return found | {name: _share(found[name]) for name in ("accuracy", "confidence", "ece")}
 
 
 @final
@@ -101,14 +105,14 @@ class RealEvaluation:
         return (self.aleatoric + self.epistemic).sqrt()
 
     def intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
-        """Return basic bootstrap intervals over rows of the S-sample column."""
+        """Return basic bootstrap intervals over rows of the S-sample column, those of shares within [0, 1]."""
         n = len(self.y)
         low, high = _mean_interval((self.mean - self.y).square().reshape(n, -1).mean(1), level)
         found = {"pred_nll": _mean_interval(-self.log_density, level), "rmse": (max(low, 0.0) ** 0.5, high**0.5)}
         for name in self.table["s_draws"]:
             if name.startswith("coverage_"):
                 inside = (self.pit - 0.5).abs() <= float(name.removeprefix("coverage_")) / 2
-                found[name] = _mean_interval(inside.double().reshape(n, -1).mean(1), level)
+                found[name] = _share(_mean_interval(inside.double().reshape(n, -1).mean(1), level))
         return found
 
 

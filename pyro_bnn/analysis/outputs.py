@@ -16,7 +16,7 @@ __all__ = ["loo_of", "write_arviz", "write_outputs"]
 
 Rows: TypeAlias = tuple[Tensor, Tensor]
 
-_ROWS = 500
+_ROWS = 250
 _DRAWS = 200
 _PRIOR_DRAWS = 50
 
@@ -31,7 +31,7 @@ def write_arviz(
     seed: int = 0,
 ) -> Path:
     """
-    Write `posterior.nc`: an export at 500 training rows, with predictions at 500 test rows.
+    Write `posterior.nc`: an export at 250 training rows, with predictions at 250 test rows.
 
     Training rows, because LOO is defined for them if for any; the first ones, which the data room has put in no order.
     """

@@ -28,7 +28,7 @@ __all__ = ["Twin", "build_report", "default_outside", "fitted_temperature", "wri
 
 Rows: TypeAlias = tuple[Tensor, Tensor]
 
-_OUTSIDE_ROWS = 1000
+_OUTSIDE_ROWS = 500
 _VAL_ROWS = 2000
 _NULL_RESAMPLES = 400
 _PRUNING_ROWS = 500

@@ -246,12 +246,13 @@ def pruning_figure(rows: Sequence[Mapping[str, float]], metric: str, num_rows: i
     fractions, values = [r["fraction"] for r in rows], [r[metric] for r in rows]
     pairs = zip(fractions[1:], values[1:], strict=True)
     said = ", ".join(f"{_figure(v, percent)} without {_percent(f, 0)}" for f, v in pairs)
+    name = "accuracy" if percent else metric.upper()
     words = (
-        f"On {num_rows:,} test rows the {metric} is {_figure(values[0], percent)} with all weights, {said} of them; "
+        f"On {num_rows:,} test rows the {name} is {_figure(values[0], percent)} with all weights, {said} of them; "
         f"those of lowest signal-to-noise go first."
     )
     chart = Chart(
-        "Pruning by signal-to-noise", words, "share of weights removed", metric, (0, 1),
+        "Pruning by signal-to-noise", words, "share of weights removed", name, (0, 1),
         (0, 1) if percent else limits([0, *values]), percent_x=True, percent_y=percent,
     )  # fmt: skip
     chart.line(fractions, values, "c0")

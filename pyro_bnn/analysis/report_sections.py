@@ -67,8 +67,8 @@ _NUMBERS = {
     "coverage_0.95": _Number("Targets in 95 % intervals", 1, percent=True),
     "entropy": _Number("Mean entropy", 4),
     "sd": _Number("Mean predictive sd", 4),
-    "aleatoric": _Number("aleatoric part", 4),
-    "epistemic": _Number("epistemic part", 4),
+    "aleatoric": _Number("Aleatoric part", 4),
+    "epistemic": _Number("Epistemic part", 4),
 }
 _TILES = ("accuracy", "rmse", "pred_nll", "ece", "coverage_0.9", "brier")
 SCORES = {"entropy": "entropy", "mutual_information": "mutual information", "max_probability": "1 − max probability"}
@@ -124,7 +124,8 @@ def result_table(evaluation: Evaluation, intervals: Intervals, others: Mapping[s
         one = table["one_draw"]
         spread = f"± {number.write(one[f'{key}_sd'])}" if f"{key}_sd" in one else ""
         cells.append({"value": number.write(one.get(key)), "more": spread})
-        rows.append({"name": number.words, "cells": cells})
+        variance = isinstance(evaluation, RealEvaluation) and key in ("aleatoric", "epistemic")
+        rows.append({"name": f"{number.words} (variance)" if variance else number.words, "cells": cells})
     return {"columns": columns, "rows": rows}
 
 

@@ -33,6 +33,7 @@ def test_intervals_hold_the_figures_and_narrow_with_rows(make_classifier, number
             low, high = intervals[name]
             assert low < rows.table["s_draws"][name] < high
         assert intervals["ece"][0] >= 0
+        assert intervals["accuracy"][1] <= 1
         widths.append(intervals["accuracy"][1] - intervals["accuracy"][0])
     assert widths[1] < 0.7 * widths[0]
     rows = evaluate_rows(numbers.posterior, numbers.x, numbers.y, 5)
