@@ -29,7 +29,7 @@ import torch
 from pyro.distributions import constraints
 from pyro.infer.autoguide import AutoGuide
 from pyro.infer.autoguide.utils import deep_setattr
-from pyro.nn import PyroParam
+from pyro.nn import PyroModule, PyroParam
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 from torch.distributions import biject_to
@@ -252,11 +252,23 @@ class AutoMeanFieldNormal(AutoGuide):
             prefix = f"{group}." if group else ""
             deep_setattr(self, f"{prefix}loc", PyroParam(torch.cat(locs[group]), constraints.real))
             deep_setattr(self, f"{prefix}rho", PyroParam(torch.cat(rhos[group]), constraints.real))
-        for name, parameter in self.named_parameters():
-            parameter.pyro_bnn_name = f"{self._pyro_name}.{name.removesuffix('_unconstrained')}"  # type: ignore[attr-defined]
+        self._name_parameters()
         self.prototype_trace = trace
         for which in self._options["freeze"]:
             self.freeze(which)
+
+    def _name_parameters(self) -> None:
+        for name, parameter in self.named_parameters():
+            parameter.pyro_bnn_name = f"{self._pyro_name}.{name.removesuffix('_unconstrained')}"  # type: ignore[attr-defined]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Give a copy a name of its own, so that it shares no parameter with the original."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        name = f"{type(self).__name__}{next(_SERIAL)}"
+        for path, module in self.named_modules():
+            if isinstance(module, PyroModule):
+                module._pyro_name = f"{name}.{path}" if path else name
+        self._name_parameters()
 
     def _check_site(self, name: str, site: Any) -> None:
         if site["fn"].support.is_discrete:

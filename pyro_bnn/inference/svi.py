@@ -424,6 +424,14 @@ def fit(
     first = rows(torch.arange(min(batch_size, n)))
     splits = {"y": train} if validation is None else {"y": train, "val y": validation}
     parameters = _inspect(model, guide, first, splits)
+    if n % batch_size == 1:  # batch normalisation takes no statistics from a single row
+        try:
+            _inspect(model, guide, rows(torch.arange(1)), splits)
+        except ValueError as error:
+            raise ValueError(
+                f"{n} rows in batches of {batch_size} leave a last batch of 1 row, which the program refuses "
+                f"({error}): choose another batch_size"
+            ) from error
     num_batches = -(-n // batch_size)
     if isinstance(optim, _Scheduled):
         optim.name_parameters(_relative(parameters, model, guide))
@@ -435,6 +443,7 @@ def fit(
     state.store_names = tuple(name for name in parameters if not _owned(name, model, guide))
     if resume is not None:
         state.load_state_dict(resume)
+        state.stop = _stale(state, patience, monitor)
     step = Step(model, guide, optim, elbo, n)
     try:
         with _validate_first_only() as stop_validating:
@@ -459,8 +468,7 @@ def fit(
                 if monitor in line:
                     if state.best is None or line[monitor] < state.best["value"]:
                         state.best = {"epoch": state.epoch, "value": line[monitor]}
-                    if patience is not None and state.epoch - state.best["epoch"] >= patience:
-                        state.stop = f"{monitor} has not improved for {patience} epochs"
+                    state.stop = state.stop or _stale(state, patience, monitor)
                 for callback in state.callbacks:
                     callback.epoch(state)
     except KeyboardInterrupt:
@@ -470,6 +478,13 @@ def fit(
             callback.end(state)
     best = None if state.best is None else int(state.best["epoch"])
     return FitResult(state.history, best, state.stop or "all epochs done", state.seconds)
+
+
+def _stale(state: FitState, patience: int | None, monitor: str) -> str | None:
+    """Say so if `monitor` has been no better than its best for `patience` epochs."""
+    if patience is None or state.best is None or state.epoch - state.best["epoch"] < patience:
+        return None
+    return f"{monitor} has not improved for {patience} epochs"
 
 
 def _diverged(what: str, state: FitState) -> Diverged:

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parameter import is_lazy
 
 from pyro_bnn.models.likelihoods import Likelihood
 from pyro_bnn.models.priors import Prior, fans
@@ -126,6 +127,9 @@ class BNN(PyroModule):
         self.num_data = num_data
         self.prior = prior
         self.likelihood = likelihood
+        lazy = [name for name, p in net.named_parameters() if is_lazy(p)]
+        if lazy:
+            raise ValueError(f"net's {lazy[0]!r} has no shape yet: run the lazy network once on a batch, then pass it")
         template = copy.deepcopy(net).requires_grad_(False)
         owners = _owners(template)
         if not owners:
@@ -194,6 +198,9 @@ class BNN(PyroModule):
         """
         sampled = self.sample_weights()
         output = self.output(x, sampled)  # (..., B, K)
+        if not isinstance(output, Tensor) or output.dim() < 2:
+            found = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+            raise ValueError(f"net returns {found} for {len(x)} rows; it must return one tensor (B, K): wrap it")
         fn: Any = self.likelihood.distribution(output, self._noise())
         observed = None if y is None else self.likelihood.shape_target(y, output)
         with pyro.plate("data", self.num_data, subsample=self._subsample(x)):
@@ -303,6 +310,15 @@ class BNN(PyroModule):
         if key not in self._indices:
             self._indices[key] = torch.arange(len(x), device=x.device)
         return self._indices[key]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Give a copy a name of its own, so that it shares no parameter with the original."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        name = f"BNN{next(_SERIAL)}"
+        for path, module in self.named_modules():
+            if isinstance(module, PyroModule):
+                module._pyro_name = f"{name}.{path}" if path else name
+        self._name_parameters()
 
     def _name_parameters(self) -> None:
         for name, parameter in self.named_parameters():

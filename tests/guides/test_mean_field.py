@@ -1,5 +1,6 @@
 """AutoMeanFieldNormal: exact KL, storage in groups, constrained sites, and what stays untouched."""
 
+import copy
 import math
 from typing import Any
 
@@ -430,6 +431,23 @@ def test_two_guides_of_one_class_keep_their_parameters(local: bool) -> None:
         assert torch.equal(before.loc, after.loc)
         assert torch.equal(before.scale, after.scale)
         assert not torch.equal(start.loc, first.site("net.layers.0.weight").loc)
+
+
+@pytest.mark.parametrize("local", [False, True])
+@pytest.mark.parametrize("groups", [None, "site"])
+def test_a_deep_copy_shares_no_parameter(groups: Any, local: bool) -> None:
+    with pyro.settings.context(module_local_params=local):
+        model = network()
+        guide = AutoMeanFieldNormal(model, groups=groups)
+        guide()
+        twin = copy.deepcopy(guide)
+        twin()
+        before = twin.site("net.layers.0.weight")
+        SVI(model, guide, pyro.optim.Adam({"lr": 0.1}), TraceMeanField_ELBO()).step(*classes())
+        twin()
+        assert torch.equal(before.loc, twin.site("net.layers.0.weight").loc)
+        assert not torch.equal(before.loc, guide.site("net.layers.0.weight").loc)
+        assert list(twin.state_dict()) == list(guide.state_dict())
 
 
 def test_saved_names_are_relative() -> None:

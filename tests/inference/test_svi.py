@@ -494,6 +494,18 @@ def test_early_stopping_counts_epochs_without_a_better_validation() -> None:
     assert result.reason == "val_nll has not improved for 3 epochs"
 
 
+def test_resuming_where_patience_ran_out_goes_no_further() -> None:
+    x, y = classes()
+    model = network()
+    guide = AutoMeanFieldNormal(model)
+    kept = Snapshots()
+    whole = stock_fit(model, guide, still(), (x, y), epochs=50, batch_size=8, val=(x, y), patience=2, callbacks=[kept])
+    again = stock_fit(
+        model, guide, still(), (x, y), epochs=50, batch_size=8, val=(x, y), patience=2, resume=kept.states[3]
+    )
+    assert (len(again.history), again.reason) == (3, whole.reason)
+
+
 def test_improving_fits_run_to_the_end() -> None:
     x, y = classes()
     model = network()
@@ -658,6 +670,14 @@ def test_bad_input_names_value_and_remedy(options: dict[str, Any], error: type[E
     if error is ValueError:
         assert "\n" not in str(caught.value)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_last_batch_of_one_row_is_refused_by_batch_norm_at_the_door() -> None:
+    model = network(batch_norm())
+    with pytest.raises(ValueError, match=r"24 rows in batches of 23 leave a last batch of 1 row.*another batch_size"):
+        stock_fit(model, AutoMeanFieldNormal(model), adam(), (X, Y), epochs=1, batch_size=23)
+    plain = network()
+    assert stock_fit(plain, AutoMeanFieldNormal(plain), adam(), (X, Y), epochs=1, batch_size=23).history
 
 
 def test_a_guide_of_another_model_is_refused() -> None:

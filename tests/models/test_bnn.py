@@ -1,6 +1,7 @@
 """BNN: the program it states, any network inside, draws by vmap, and the user's module left alone."""
 
 import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -159,6 +160,22 @@ def test_two_models_in_one_process_keep_their_parameters(local: bool) -> None:
         first(x, y)
         second(x, y)
         assert second.get_parameter("deterministic.1.weight_unconstrained").tolist() == [1.0] * 5
+
+
+@pytest.mark.parametrize("local", [False, True])
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_shares_no_parameter(duplicate: Callable[[BNN], BNN], local: bool) -> None:
+    with pyro.settings.context(module_local_params=local):
+        model = make("batch_norm")
+        x, y = classes()
+        model(x, y)
+        twin = duplicate(model)
+        twin(x, y)
+        with torch.no_grad():
+            model.get_parameter("deterministic.1.weight_unconstrained").fill_(7.0)
+        twin(x, y)
+        assert twin.get_parameter("deterministic.1.weight_unconstrained").tolist() == [1.0] * 5
+        assert list(twin.state_dict()) == list(model.state_dict())
 
 
 def test_sample_weights_count_rows() -> None:
@@ -343,6 +360,7 @@ def test_kept_tensors_leave_out_the_initial_weights() -> None:
         ({"num_data": 10.0}, {}, ValueError, "num_data=10.0"),
         ({"net": "lenet5"}, {}, TypeError, "net is a str.*nn.Module"),
         ({"net": nn.ReLU()}, {}, ValueError, "no parameters"),
+        ({"net": nn.Sequential(nn.LazyLinear(4))}, {}, ValueError, "'0.weight' has no shape yet: run .* once"),
         ({"likelihood": likelihoods.Categorical}, {}, TypeError, r"likelihoods.Categorical\(\)"),
         ({"prior": priors.Kaiming}, {}, TypeError, r"priors.Kaiming\(\)"),
         ({}, {"random": "conv*"}, ValueError, "random: 'conv\\*' matches no parameter.*layers.0.weight"),
@@ -357,3 +375,20 @@ def test_bad_input_names_value_and_remedy(
     good = {"net": MLP(3, 2), "prior": priors.Normal(), "likelihood": likelihoods.Categorical(), "num_data": 10}
     with pytest.raises(error, match=message):
         BNN(**{**good, **arguments}, **options)  # type: ignore[arg-type]
+
+
+class Twice(nn.Module):
+    def __init__(self, pair: bool) -> None:
+        super().__init__()
+        self.layer, self.pair = nn.Linear(FEATURES, 1), pair
+
+    def forward(self, x: Tensor) -> Any:
+        return (self.layer(x), x) if self.pair else self.layer(x).squeeze(-1)
+
+
+@pytest.mark.parametrize(("pair", "message"), [(True, "returns a tuple"), (False, r"returns shape \(24,\)")])
+def test_a_network_must_return_one_matrix(pair: bool, message: str) -> None:
+    model = BNN(Twice(pair), priors.Normal(), likelihoods.Gaussian(), ROWS)
+    x, _ = classes()
+    with pytest.raises(ValueError, match=message + r" for 24 rows; it must return one tensor \(B, K\)"):
+        model(x, x[:, 0])
