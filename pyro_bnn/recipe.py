@@ -4,8 +4,9 @@ Recipe: the names and numbers of one training, validated.
 The catalogue is `recipes/*.toml`; a recipe also comes from a file of the user's or from keyword arguments. Names are
 checked against what exists when the training is assembled, numbers are checked here.
 
-A file that begins with `base = "another"` is that recipe of the catalogue with the keys of the file changed. The table
-`[paper]` holds what else the source did that a CPU cannot do in reasonable time; `budget = "paper"` puts it in force.
+A file that begins with `base = "another"` is that recipe of the catalogue with the keys of the file changed: a table
+with a `name` takes the place of the base's, one without changes it. The table `[paper]` holds what the source did that
+a CPU cannot do in reasonable time; `budget = "paper"` puts it in force, by the same rule.
 """
 
 import difflib
@@ -197,11 +198,11 @@ class Recipe(BaseModel):
 
 
 def _dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of nested tables by dotted key, a table's `name` before its numbers."""
+    """Return the leaves of nested tables by dotted key; an empty table, or one with a name, is a leaf."""
     found: dict[str, Any] = {}
-    for key, value in sorted(table.items(), key=lambda item: item[0] != "name"):
-        inner = _dotted(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {}
-        found |= inner or {prefix + key: value}
+    for key, value in table.items():
+        nested = isinstance(value, Mapping) and value and "name" not in value
+        found |= _dotted(value, f"{prefix}{key}.") if nested else {prefix + key: value}
     return found
 
 

@@ -184,6 +184,13 @@ description = "another"
 epochs = 3
 model_args.num_classes = 7
 
+[prior]
+a = 1.0
+
+[guide]
+name = "mean_field"
+init_scale = 0.1
+
 [optim.loc]
 lr = 0.5
 name = "sgd"
@@ -202,7 +209,8 @@ def test_a_base_is_changed_by_what_the_file_says() -> None:
     assert (recipe.epochs, recipe.model_args) == (3, {"num_classes": 7})
     assert recipe.optim.loc == recipe.optim.other == {"name": "sgd", "lr": 0.5, "momentum": 0.9}
     assert recipe.optim.scale == base.optim.scale
-    assert recipe.prior == base.prior
+    assert recipe.prior == {"name": "kaiming", "a": 1.0}
+    assert recipe.guide == {"name": "mean_field", "init_scale": 0.1}
 
 
 def test_the_budget_of_the_paper() -> None:
@@ -221,7 +229,7 @@ def test_the_budget_of_the_paper() -> None:
 
 
 def test_bad_bases_and_budgets_are_named() -> None:
-    with pytest.raises(ValueError, match="base='lenet5-mnist-min' .did you mean 'lenet5-mnist-mini'.*catalogue"):
+    with pytest.raises(ValueError, match=r"base='lenet5-mnist-min' .did you mean 'lenet5-mnist-mini'.*catalogue"):
         Recipe.from_toml('base = "lenet5-mnist-min"')
     with pytest.raises(ValueError, match="unknown recipe key 'epoch'"):
         Recipe.from_toml('base = "lenet5-mnist-mini"\nepoch = 3')
