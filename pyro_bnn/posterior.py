@@ -9,7 +9,6 @@ hand-written program loads into the program: `Posterior.load(path, model=program
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, final
@@ -23,11 +22,8 @@ from safetensors.torch import save as safetensors_save
 from torch import Tensor, nn
 
 from pyro_bnn.analysis.metrics import (
-    ClassificationAccumulator,
     PredictiveAccumulator,
     RegressionAccumulator,
-    classification_table,
-    regression_table,
 )
 from pyro_bnn.compact import decode, encode
 from pyro_bnn.data.standardise import Standardiser
@@ -167,31 +163,13 @@ class Posterior:
             return Uncertainty(summary.total, summary.aleatoric, summary.epistemic)
         return Uncertainty(summary.aleatoric + summary.epistemic, summary.aleatoric, summary.epistemic)
 
-    @torch.no_grad()
     def evaluate(
         self, x: Any, y: Tensor, num_samples: int = 100, *, chunk: int = CHUNK, seed: int = 0
     ) -> dict[str, dict[str, float]]:
         """Return the results table: the columns plug_in (the guide's median), one_draw (mean and sd) and s_draws."""
-        x = torch.as_tensor(x)
-        if len(x) != len(y):
-            raise ValueError(f"x has {len(x)} rows and y has {len(y)}: pass one label per row")
-        with self._seeded(seed):
-            point = None
-            if hasattr(self.guide, "median"):
-                with suppress(NotImplementedError):  # some of Pyro's guides name a median and have none
-                    point = next(iter(self._draws(x, 1, chunk, plug_in=True)))
-            draws = self._draws(x, num_samples, chunk)
-            if y.is_floating_point():
-                target = self._units(y)
-                real = RegressionAccumulator(target)
-                for draw in draws:
-                    real.update(*(t.reshape(target.shape) for t in self._real(draw)))
-                plug = None if point is None else tuple(t.reshape(target.shape) for t in self._real(point))
-                return regression_table(plug, real)  # type: ignore[arg-type]
-            classes = ClassificationAccumulator(y.long())
-            for draw in draws:
-                classes.update(self._log_probs(draw))
-            return classification_table(None if point is None else self._log_probs(point), classes)
+        from pyro_bnn.analysis.evaluation import evaluate_rows
+
+        return evaluate_rows(self, x, y, num_samples, chunk=chunk, seed=seed).table
 
     def _draws(self, x: Any, num_samples: int, chunk: int, *, plug_in: bool = False) -> Any:
         x = self._inputs(x)
@@ -231,12 +209,6 @@ class Posterior:
     def _seeded(self, seed: int | None) -> Any:
         return _Seeded(seed)
 
-    @staticmethod
-    def _log_probs(draw: Draw) -> Tensor:
-        if not isinstance(draw, ClassDraw):
-            raise ValueError("the labels are classes but the model predicts numbers: pass floating-point targets")
-        return draw.log_probs
-
     def _real(self, draw: Draw) -> tuple[Tensor, Tensor]:
         """Mean and sd (N,) or (N, D) in the units of the targets."""
         if not isinstance(draw, RealDraw):
@@ -249,10 +221,6 @@ class Posterior:
             return mean, sd
         scale = Standardiser.from_dict(saved)
         return scale.invert(mean), scale.invert_sd(sd)
-
-    def _units(self, y: Tensor) -> Tensor:
-        saved = self.info.get("y_standardiser")
-        return y if saved is None else Standardiser.from_dict(saved).invert(y)
 
     def to_arviz(self, x: Any, y: Tensor | None = None, num_samples: int = 200, **options: Any) -> Any:
         """Return `arviz.InferenceData` at inputs x and labels y; options as in `pyro_bnn.analysis.arviz.to_arviz`."""

@@ -45,7 +45,7 @@ from torch import Tensor, nn
 
 from pyro_bnn.analysis.evaluation import in_units
 from pyro_bnn.analysis.prior_check import PriorGuide
-from pyro_bnn.analysis.signal_to_noise import draw_sites, latent_values
+from pyro_bnn.analysis.signal_to_noise import draw_sites, latent_values, restart
 from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, evaluation_mode, observation_log_prob
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.version import __version__
@@ -304,6 +304,9 @@ class _Recorder(nn.Module):
         trace = poutine.trace(self.guide).get_trace(*args, **kwargs)
         self.last = latent_values(trace)
         return trace.nodes["_RETURN"]["value"]
+
+    def restart(self) -> None:
+        restart(self.guide)
 
 
 @final
@@ -631,7 +634,7 @@ class _Places:
         self.next = 0
         self.stored: Tensor | None = None
         if hasattr(guide, "by_site"):
-            guide.restart()
+            restart(guide)
             self.names = sorted(guide.by_site())
             self.stored = self._features({n: v.flatten(0, 1) for n, v in guide.by_site().items()}, 1)  # (C S, F)
             self.free = torch.ones(len(self.stored), dtype=torch.bool)

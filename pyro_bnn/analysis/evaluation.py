@@ -1,10 +1,11 @@
 """
 A posterior on labelled rows, in one pass over the draws: the results table, and what every row contributes to it.
 
-The table is that of `Posterior.evaluate`, number for number; the rows are what a report, a comparison or a rejection
+The table is what `Posterior.evaluate` returns; the rows are what a report, a comparison or a rejection
 curve needs beside it. Memory does not grow with the number of draws.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
@@ -19,7 +20,7 @@ from pyro_bnn.analysis.metrics import (
     regression_table,
 )
 from pyro_bnn.data.standardise import Standardiser
-from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw
+from pyro_bnn.inference.predictive import CHUNK, ClassDraw, Draw, RealDraw
 from pyro_bnn.posterior import Posterior
 
 __all__ = ["ClassEvaluation", "Evaluation", "RealEvaluation", "evaluate_rows", "in_units"]
@@ -125,13 +126,22 @@ def in_units(posterior: Posterior, y: Tensor) -> Tensor:
     return y if saved is None else Standardiser.from_dict(saved).invert(y)
 
 
-def evaluate_rows(posterior: Posterior, x: Any, y: Tensor, num_samples: int = 100, *, seed: int = 0) -> Evaluation:
-    """Score a posterior on inputs x and labels or targets y on the model's scale; rows are kept on the CPU."""
+def evaluate_rows(
+    posterior: Posterior, x: Any, y: Tensor, num_samples: int = 100, *, chunk: int = CHUNK, seed: int = 0
+) -> Evaluation:
+    """
+    Score a posterior on inputs x and labels or targets y on the model's scale; what each row gave is kept on the CPU.
+
+    :param chunk: rows per forward pass.
+    :param seed: fixes the draws and leaves the global random state alone.
+    """
     if len(x) != len(y):
         raise ValueError(f"x has {len(x)} rows and y has {len(y)}: pass one label per row")
-    has_point = hasattr(posterior.guide, "median")
-    point = next(posterior.stream(x, 1, plug_in=True)) if has_point else None
-    draws = posterior.stream(x, num_samples, seed=seed)
+    point = None
+    if hasattr(posterior.guide, "median"):
+        with suppress(NotImplementedError):  # some of Pyro's guides name a median and have none
+            point = next(posterior.stream(x, 1, chunk=chunk, plug_in=True))
+    draws = posterior.stream(x, num_samples, chunk=chunk, seed=seed)
     if not y.is_floating_point():
         labels = y.long().cpu()
         classes = ClassificationAccumulator(labels)

@@ -39,9 +39,18 @@ _KINDS = {
     "svi": "variational, mean field",
     "mean_field": "variational, mean field",
     "low_rank": "variational, low rank",
+    "hwa": "variational, averaged (HWA)",
+    "swa": "variational, averaged (SWA)",
+    "ema": "variational, averaged (EMA)",
     "map": "point, MAP",
     "ml": "point, maximum likelihood",
     "mc_dropout": "MC dropout",
+    "ensemble": "ensemble",
+    "sgld": "sampled, SGLD",
+    "cyclic_sgld": "sampled, cyclic SGLD",
+    "lmc": "sampled, Langevin",
+    "nuts": "sampled, NUTS",
+    "hmc": "sampled, HMC",
 }
 
 

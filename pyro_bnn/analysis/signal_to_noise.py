@@ -52,6 +52,12 @@ def draw_sites(guide: Callable[..., Any], x: Tensor | None = None) -> dict[str, 
         return latent_values(poutine.trace(guide).get_trace(*(() if x is None else (x,))))
 
 
+def restart(guide: Any) -> None:
+    """Begin a new round of a guide of finitely many draws or members; others have no rounds."""
+    if hasattr(guide, "restart"):
+        guide.restart()
+
+
 def weight_summary(
     posterior: Posterior, x: Tensor | None = None, *, num_samples: int = _DRAWS
 ) -> dict[str, WeightSummary]:
@@ -66,6 +72,7 @@ def weight_summary(
         return {name: WeightSummary(*guide.site(name)) for name in guide.site_names()}
     if num_samples < 2:
         raise ValueError(f"num_samples={num_samples} shows no spread: pass at least 2")
+    restart(guide)
     mean: dict[str, Tensor] = {}
     square: dict[str, Tensor] = {}
     for s in range(num_samples):
@@ -90,6 +97,10 @@ class PrunedGuide(nn.Module):
         """Draw from the guide and prune."""
         values = self._pruned(draw_sites(self.guide, *args[:1]))
         return {n: pyro.sample(n, dist.Delta(v, event_dim=v.dim())) for n, v in values.items()}
+
+    def restart(self) -> None:
+        """Begin a new round of a guide of finitely many draws."""
+        restart(self.guide)
 
     @property
     def median(self) -> Callable[..., dict[str, Tensor]]:

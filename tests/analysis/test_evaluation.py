@@ -2,12 +2,46 @@ import pytest
 import torch
 
 from pyro_bnn.analysis.evaluation import evaluate_rows, in_units
+from pyro_bnn.analysis.metrics import classification_metrics, log_mean_exp, mixture_nll
+from pyro_bnn.posterior import Posterior
 
 
-def test_the_table_is_that_of_posterior_evaluate(classes, make_regressor):
-    for case in (classes, make_regressor(), make_regressor(targets=2)):
-        rows = evaluate_rows(case.posterior, case.x, case.y, 7, seed=3)
-        assert rows.table == case.posterior.evaluate(case.x, case.y, 7, seed=3)
+def test_the_table_of_classes_from_all_draws_at_once(classes):
+    rows = evaluate_rows(classes.posterior, classes.x, classes.y, 7, seed=3)
+    draws = classes.posterior.draws(classes.x, 7, seed=3).double().log()  # (S, N, K)
+    whole = classification_metrics(log_mean_exp(draws), classes.y)
+    single = [classification_metrics(draw, classes.y) for draw in draws]
+    point = classes.posterior.model.observation(classes.x, classes.posterior.guide.median()).logits.detach()
+    for name, value in whole.items():
+        assert rows.table["s_draws"][name] == pytest.approx(value, abs=1e-6)
+        assert rows.table["one_draw"][name] == pytest.approx(sum(m[name] for m in single) / 7, abs=1e-6)
+        assert rows.table["plug_in"][name] == pytest.approx(
+            classification_metrics(point.double(), classes.y)[name], abs=1e-6
+        )
+    assert rows.table == classes.posterior.evaluate(classes.x, classes.y, 7, seed=3)
+
+
+def test_a_guide_without_a_median_has_no_plug_in_column(classes):
+    class Medianless:
+        def __call__(self, x):
+            return classes.posterior.guide(x)
+
+        def median(self, *args):
+            raise NotImplementedError
+
+    posterior = Posterior(classes.posterior.model, Medianless(), classes.posterior.info)
+    assert set(evaluate_rows(posterior, classes.x, classes.y, 2).table) == {"one_draw", "s_draws"}
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_the_table_of_numbers_from_all_draws_at_once(make_regressor, targets):
+    case = make_regressor(targets=targets)
+    table = evaluate_rows(case.posterior, case.x, case.y, 7, seed=3).table["s_draws"]
+    draws = list(case.posterior.stream(case.x, 7, seed=3))
+    means, sds = torch.stack([d.mean for d in draws]).double(), torch.stack([d.sd for d in draws]).double()
+    y = in_units(case.posterior, case.y).double()
+    assert table["pred_nll"] == pytest.approx(mixture_nll(means, sds, y), rel=1e-6)
+    assert table["rmse"] == pytest.approx(float((means.mean(0) - y).square().mean().sqrt()), rel=1e-6)
 
 
 def test_rows_add_up_to_the_table(classes, numbers):
