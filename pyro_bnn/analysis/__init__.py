@@ -1,4 +1,4 @@
-"""Analysis: metrics of predictions."""
+"""Analysis: from predictions to decisions, one topic per file; metrics are at hand here."""
 
 from pyro_bnn.analysis.metrics import ClassificationAccumulator, PredictiveAccumulator, RegressionAccumulator
 

@@ -9,7 +9,7 @@ A posterior as ArviZ InferenceData, and back from the file.
     predictions            class probabilities, or mean and sd of the noise, per draw
     log_likelihood         log p(y_i | x_i, w_s)
     observed_data, constant_data    y and x
-    sample_stats           log p(w) per draw, and the training trace, epoch by epoch
+    sample_stats           log p(w) per draw, and the training trace: epoch by epoch, or chain by chain of a sampler
 
 Numbers are in the units of the targets and in float32. Dimensions are named: chain and draw, obs_id, class, and those
 of a weight after its site (`net.fc1.weight_out`). Draws that a sampler stored are exported one and all, by chain.
@@ -416,16 +416,40 @@ def _log_prior(model: Callable[..., Any], x: Tensor, values: Mapping[str, Tensor
     return float(sum(trace.nodes[name]["log_prob_sum"] for name in values))
 
 
+_CHAIN = ("divergences", "acceptance", "step_size")
 _TRACE = ("nll", "kl", "loss", "elbo", "kl_weight", "val_nll", "val_accuracy")
 
 
-def _trace_of(history: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
-    named = {key: [line.get(key) for line in history] for key in _TRACE}
-    return {
-        f"train_{key}": np.array([np.nan if v is None else v for v in values], np.float32)
-        for key, values in named.items()
-        if any(v is not None for v in values)
-    }
+@final
+@dataclass(frozen=True)
+class _Trace:
+    """One column of the training trace: its dimensions, numbers, and the coordinates they need."""
+
+    dims: tuple[str, ...]
+    values: NDArray[Any]
+    coords: dict[str, Any]
+
+
+def _trace_of(history: Sequence[Mapping[str, Any]]) -> dict[str, _Trace]:
+    """By epoch, (part, epoch) for members that were trained apart; of a sampler one number per chain."""
+    chains = [line for line in history if "chain" in line and "epoch" not in line]
+    if chains:
+        named = {key: np.array([line[key] for line in chains], np.float32) for key in _CHAIN if key in chains[0]}
+        return {key: _Trace(("chain",), values, {}) for key, values in named.items()}
+    parts = list(dict.fromkeys(str(line.get("part", "")) for line in history))
+    lines = [[line for line in history if str(line.get("part", "")) == part] for part in parts]
+    longest = max((len(rows) for rows in lines), default=0)
+    coords: dict[str, Any] = {"epoch": np.arange(1, longest + 1)}
+    dims: tuple[str, ...] = ("epoch",)
+    if len(parts) > 1:
+        coords, dims = {**coords, "part": parts}, ("part", "epoch")
+    found = {}
+    for key in (k for k in _TRACE if any(line.get(k) is not None for line in history)):
+        values = np.full((len(parts), longest), np.nan, np.float32)
+        for row, of_part in zip(values, lines, strict=True):
+            row[: len(of_part)] = [np.nan if line.get(key) is None else line[key] for line in of_part]
+        found[key if key.startswith("val_") else f"train_{key}"] = _Trace(dims, values if len(parts) > 1 else values[0], coords)
+    return found
 
 
 def export_bytes(posterior: Posterior, x: Tensor, num_samples: int = 200, *, sites: Any = None) -> int:
@@ -455,7 +479,7 @@ def _plan(
     variables += _prediction_variables(first, lead, len(x_new))
     variables += [_Variable("sample_stats", "log_prior", ("chain", "draw"), lead)]
     trace = _trace_of(history)
-    variables += [_Variable("sample_stats", name, ("epoch",), (len(v),)) for name, v in trace.items()]
+    variables += [_Variable("sample_stats", name, t.dims, t.values.shape) for name, t in trace.items()]
     variables += [_Variable("constant_data", "x", ("obs_id", *_input_dims(x.shape[1:])), tuple(x.shape))]
     if x_new is not x:
         dims = ("obs_id", *_input_dims(x.shape[1:]))
@@ -465,7 +489,8 @@ def _plan(
         dtype = np.float32 if y.is_floating_point() else np.int64
         variables += [_Variable("observed_data", "obs", dims, tuple(y.shape), dtype)]
         variables += [_Variable("log_likelihood", "obs", ("chain", "draw", "obs_id"), (*lead, n))]
-    return _Plan(variables, _coords(variables, chosen, first, posterior)), chosen, lead
+    known = {name: values for t in trace.values() for name, values in t.coords.items()}
+    return _Plan(variables, _coords(variables, {**chosen.coords(), **known}, first, posterior)), chosen, lead
 
 
 def _lead(guide: Any, num_samples: int) -> tuple[int, int]:
@@ -477,9 +502,8 @@ def _lead(guide: Any, num_samples: int) -> tuple[int, int]:
 
 
 def _coords(
-    variables: Sequence[_Variable], chosen: _Sites, first: Draw, posterior: Posterior
+    variables: Sequence[_Variable], named: dict[str, Any], first: Draw, posterior: Posterior
 ) -> dict[str, dict[str, Any]]:
-    named = chosen.coords()
     if isinstance(first, ClassDraw):
         k = first.log_probs.shape[1]
         named["class"] = list(posterior.info.get("class_names") or range(k))
@@ -487,7 +511,7 @@ def _coords(
     for variable in variables:
         group = result.setdefault(variable.group, {})
         for dim, size in zip(variable.dims, variable.shape, strict=True):
-            group[dim] = named.get(dim, np.arange(1, size + 1) if dim == "epoch" else np.arange(size))
+            group[dim] = named.get(dim, np.arange(size))
     return result
 
 
@@ -544,8 +568,8 @@ def to_arviz(
     arrays: dict[str, dict[str, Array]] = {}
     for variable in plan.variables:
         arrays.setdefault(variable.group, {})[variable.name] = store.new(variable)
-    for name, values in _trace_of(history).items():
-        arrays["sample_stats"][name][:] = values
+    for name, column in _trace_of(history).items():
+        arrays["sample_stats"][name][:] = column.values
     _write_data(arrays, x, x_new, observed)
     _write_draws(posterior, arrays, chosen, lead, x, x_new, observed, seed)
     _write_prior(posterior, arrays, chosen, prior_samples, x, seed)

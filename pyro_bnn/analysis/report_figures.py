@@ -48,52 +48,69 @@ def _percent(share: float, digits: int = 1) -> str:
 
 
 def training_figures(history: Sequence[Mapping[str, Any]], best_epoch: int | None) -> list[Figure]:
-    """Return the curves of nll (train and validation), kl and validation accuracy by epoch."""
-    epochs = [float(line["epoch"]) for line in history]
-    names = {"nll": "training NLL of single draws", "val_nll": "validation NLL"}
-    found = [_curve(history, epochs, {k: w for k, w in names.items() if k in history[0]}, "NLL", best_epoch, log=True)]
-    found.append(_curve(history, epochs, {"kl": "KL(q || p) / N"}, "Divergence from the prior", best_epoch, log=False))
-    if "val_accuracy" in history[0]:
-        names = {"val_accuracy": "validation accuracy"}
-        found.append(_curve(history, epochs, names, "Validation accuracy", best_epoch, log=False, percent=True))
+    """Return the curves of nll (train and validation), kl and validation accuracy by epoch; none of a sampler's."""
+    lines = [line for line in history if "epoch" in line]
+    wanted = (
+        ({"nll": "training NLL of single draws", "val_nll": "validation NLL"}, "NLL", True, False),
+        ({"kl": "KL(q || p) / N"}, "Divergence from the prior", False, False),
+        ({"val_accuracy": "validation accuracy"}, "Validation accuracy", False, True),
+    )
+    found = []
+    for names, heading, log, percent in wanted:
+        there = {key: words for key, words in names.items() if any(line.get(key) is not None for line in lines)}
+        if there:
+            found.append(_curve(lines, there, heading, best_epoch, log=log, percent=percent))
     return found
 
 
 def _curve(
-    history: Sequence[Mapping[str, Any]],
-    epochs: Sequence[float],
+    lines: Sequence[Mapping[str, Any]],
     names: Mapping[str, str],
     heading: str,
     best_epoch: int | None,
     *,
     log: bool,
-    percent: bool = False,
+    percent: bool,
 ) -> Figure:
-    columns = {key: [float(line.get(key, math.nan)) for line in history] for key in names}
-    values = [v for column in columns.values() for v in column]
-    log = log and all(v > 0 for v in values if math.isfinite(v))
+    parts = [[r for r in lines if r.get("part") == part] for part in dict.fromkeys(r.get("part") for r in lines)]
+    values = {key: [[_number(line.get(key)) for line in rows] for rows in parts] for key in names}
+    flat = [v for columns in values.values() for column in columns for v in column if math.isfinite(v)]
+    log = log and min(flat) > 0
+    last = max(float(line["epoch"]) for line in lines)
+    each = f" (mean of {len(parts)} members)" if len(parts) > 1 else ""
     said = "; ".join(
-        f"{words} goes from {_figure(columns[key][0], percent)} to {_figure(columns[key][-1], percent)}"
+        f"{words} goes from {_figure(_mean([c[0] for c in values[key]]), percent)} to "
+        f"{_figure(_mean([c[-1] for c in values[key]]), percent)}{each}"
         for key, words in names.items()
     )
-    unit = "nats per row" if not percent else "accuracy"
     chart = Chart(
         f"{heading} by epoch",
-        f"Over {len(epochs)} epochs the {said}.",
+        f"Over {last:.0f} epochs the {said}.",
         "epoch",
-        unit,
-        (epochs[0], epochs[-1]),
-        log_limits(values) if log else limits(values),
+        "accuracy" if percent else "nats per row",
+        (min(float(line["epoch"]) for line in lines), last),
+        log_limits(flat) if log else limits(flat),
         log_y=log,
         percent_y=percent,
     )
-    if best_epoch is not None and epochs[0] <= best_epoch <= epochs[-1]:
+    marked = best_epoch is not None and len(parts) == 1 and 1 <= best_epoch <= last
+    if marked and best_epoch is not None:
         chart.segment((best_epoch, chart.y_range[0]), (best_epoch, chart.y_range[1]), "faint dashed")
-    for i, column in enumerate(columns.values()):
-        chart.line(epochs, column, f"c{i}" + (" dashed" if i else ""))
-    best = "" if best_epoch is None else f" The dotted line is epoch {best_epoch}, best on validation and kept."
-    keys = tuple(Key(f"c{i}" + (" dashed" if i else ""), words) for i, words in enumerate(names.values()))
+    styles = ("c0", "c1 dashed")
+    for style, columns in zip(styles, values.values(), strict=False):
+        for rows, column in zip(parts, columns, strict=True):
+            chart.line([float(line["epoch"]) for line in rows], column, style + (" thin" if len(parts) > 1 else ""))
+    best = f" The dotted line is epoch {best_epoch}, best on validation and kept." if marked else ""
+    keys = tuple(Key(style, words) for style, words in zip(styles, names.values(), strict=False))
     return Figure(heading, chart.svg(), f"{said[0].upper()}{said[1:]}.{best}", keys)
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _figure(value: float, percent: bool) -> str:

@@ -100,9 +100,22 @@ def test_dims_and_coords_are_named(classes):
     assert list(idata.observed_data["obs_id"].values) == list(range(40))
     assert list(idata.sample_stats["epoch"].values) == [1, 2, 3]
     np.testing.assert_allclose(idata.sample_stats["train_nll"], [1, 1 / 2, 1 / 3], rtol=1e-6)
+    np.testing.assert_allclose(idata.sample_stats["val_nll"], [1.1] * 3, rtol=1e-6)
     for group in idata.groups():
         floats = [v for v in idata[group].data_vars.values() if v.dtype.kind == "f"]
         assert all(v.dtype == np.float32 for v in floats), group
+
+
+def test_the_trace_of_members_and_of_chains(classes):
+    members = [{"part": p, "epoch": e, "nll": 10.0 * i + e} for i, p in enumerate("ab") for e in range(1, 3 + i)]
+    stats = classes.posterior.to_arviz(classes.x, num_samples=2, history=members).sample_stats
+    assert stats["train_nll"].dims == ("part", "epoch")
+    assert list(stats["part"].values) == ["a", "b"]
+    np.testing.assert_array_equal(stats["train_nll"], [[1, 2, np.nan], [11, 12, 13]])
+    chains = [{"chain": c, "divergences": c, "acceptance": 0.5, "step_size": 0.1} for c in (1, 2)]
+    stats = refit(classes, "nuts").to_arviz(classes.x, history=chains).sample_stats
+    assert stats["divergences"].dims == ("chain",)
+    assert list(stats["divergences"].values) == [1, 2]
 
 
 def test_numbers_agree_with_the_posterior(classes):

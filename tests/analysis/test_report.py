@@ -190,6 +190,15 @@ def test_a_point_posterior_and_one_that_is_always_right(make_classifier):
     assert "point, MAP" in page.text
 
 
+def test_histories_of_members_and_of_samplers(classes):
+    rows = (classes.x, classes.y)
+    members = [{"part": part, **line} for part in ("member-1", "member-2") for line in HISTORY]
+    page = Page(build_report(classes.posterior, rows, history=members, num_samples=2))
+    assert "validation NLL goes from 2.5 to 0.833 (mean of 2 members)" in page.text
+    chains = [{"chain": c, "divergences": 0} for c in (1, 2)]
+    assert "Training" not in Page(build_report(classes.posterior, rows, history=chains, num_samples=2)).text
+
+
 def test_a_twin_of_another_task_is_refused(classes, numbers):
     twin = Twin("numbers", numbers.posterior, evaluate_rows(numbers.posterior, numbers.x, numbers.y, 2))
     with pytest.raises(ValueError, match="predicts something else"):
