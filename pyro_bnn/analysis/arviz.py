@@ -448,7 +448,9 @@ def _trace_of(history: Sequence[Mapping[str, Any]]) -> dict[str, _Trace]:
         values = np.full((len(parts), longest), np.nan, np.float32)
         for row, of_part in zip(values, lines, strict=True):
             row[: len(of_part)] = [np.nan if line.get(key) is None else line[key] for line in of_part]
-        found[key if key.startswith("val_") else f"train_{key}"] = _Trace(dims, values if len(parts) > 1 else values[0], coords)
+        found[key if key.startswith("val_") else f"train_{key}"] = _Trace(
+            dims, values if len(parts) > 1 else values[0], coords
+        )
     return found
 
 

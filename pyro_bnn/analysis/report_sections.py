@@ -227,7 +227,8 @@ def out_of_distribution(
         theirs = scores_of(twin.evaluation)
         for name, x in outside.items():
             other = ood_scores(accumulate(twin.posterior, x, twin.evaluation.num_samples, seed))
-            rows.append(_ood_row(f"{name}, {twin.name}", len(x), ood_table(theirs, other)))
+            point = "mutual_information" if twin.evaluation.num_samples == 1 else ""  # one draw does not disagree
+            rows.append(_ood_row(f"{name}, {twin.name}", len(x), ood_table(theirs, other), point))
     return {
         "figures": [
             figures.histogram_figure(sure, f"Confidence {where}", "confidence", 1.0, f"Mean: {said}.", percent=True),
@@ -237,10 +238,11 @@ def out_of_distribution(
     }
 
 
-def _ood_row(name: str, count: int, table: Mapping[str, Mapping[str, float]]) -> Section:
+def _ood_row(name: str, count: int, table: Mapping[str, Mapping[str, float]], left_out: str = "") -> Section:
     cells = [
         {"name": SCORES[score], "auroc": f"{cell['auroc']:.4f}", "fpr95": f"{100 * cell['fpr95']:.1f} %"}
         for score, cell in table.items()
+        if score != left_out
     ]
     return {"name": name, "count": count, "scores": cells}
 
