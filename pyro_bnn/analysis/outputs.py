@@ -16,7 +16,8 @@ __all__ = ["loo_of", "write_arviz", "write_outputs"]
 
 Rows: TypeAlias = tuple[Tensor, Tensor]
 
-_ROWS = 250
+_TRAIN_ROWS = 250
+_TEST_ROWS = 100
 _DRAWS = 200
 _PRIOR_DRAWS = 50
 
@@ -31,14 +32,14 @@ def write_arviz(
     seed: int = 0,
 ) -> Path:
     """
-    Write `posterior.nc`: an export at 250 training rows, with predictions at 250 test rows.
+    Write `posterior.nc`: an export at 250 training rows, with predictions at 100 test rows.
 
     Training rows, because LOO is defined for them if for any; the first ones, which the data room has put in no order.
     """
     folder = Path(folder)
     partial = folder / ".posterior.partial.nc"
-    x, y = (rows[:_ROWS] for rows in train)
-    options = {"split": "train", "x_new": test[0][:_ROWS], "prior_samples": _PRIOR_DRAWS, "history": history}
+    x, y = (rows[:_TRAIN_ROWS] for rows in train)
+    options = {"split": "train", "x_new": test[0][:_TEST_ROWS], "prior_samples": _PRIOR_DRAWS, "history": history}
     posterior.to_arviz(x, y, _DRAWS, path=partial, seed=seed, **options).close()
     os.replace(partial, folder / "posterior.nc")
     return folder / "posterior.nc"
