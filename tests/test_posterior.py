@@ -376,6 +376,31 @@ def test_a_program_is_saved_after_its_first_prediction_only(tmp_path: Path) -> N
     assert len(y) == len(x)
 
 
+class Normalised(pyro.nn.PyroModule):
+    """A hand-written program with batch normalisation, which takes no statistics from one row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = pyro.nn.PyroModule[nn.BatchNorm1d](FEATURES, affine=False)
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> None:
+        w = pyro.sample("w", dist.Normal(torch.zeros(FEATURES), 1.0).to_event(1))
+        with pyro.plate("data", ROWS, subsample=torch.arange(len(x))):
+            pyro.sample("obs", dist.Normal(self.norm(x) @ w, 1.0), obs=y)
+
+
+def test_a_program_with_batch_norm_is_filled_in_eval_mode(tmp_path: Path) -> None:
+    model = Normalised()
+    guide = AutoMeanFieldNormal(model)
+    stock_fit(model, guide, adam(), (X, X[:, 0]), epochs=2, batch_size=8)
+    post = Posterior(model, guide)
+    post.save(tmp_path / "p")
+    again = Posterior.load(tmp_path / "p", model=Normalised(), build_guide=build_guide)
+    assert same_predictions(post, again, X)
+    assert again.model.training
+    assert torch.equal(again.model.norm.running_mean, model.norm.running_mean)
+
+
 def test_a_failed_first_prediction_loses_nothing(tmp_path: Path) -> None:
     x = grouped()[0]
     guide = AutoMeanFieldNormal(hierarchical_logistic)

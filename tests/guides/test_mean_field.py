@@ -247,6 +247,15 @@ def test_draws_have_the_stated_moments(groups: Any) -> None:
     assert abs(float(z.square().mean()) - 1) < 4.9 * math.sqrt(2 / len(z))
 
 
+def test_a_site_s_distribution_can_be_drawn_from_again() -> None:
+    """Its first draw is a slice of one flat draw; the next ones are its own."""
+    site = poutine.trace(AutoMeanFieldNormal(network(), init_scale=0.5)).get_trace().nodes["net.layers.0.weight"]
+    first, second = site["fn"].rsample(), site["fn"].rsample()
+    assert first.shape == second.shape == site["value"].shape
+    assert not torch.equal(first, second)
+    assert not torch.equal(first, site["value"])
+
+
 def test_vectorised_particles_are_independent_draws() -> None:
     guide = AutoMeanFieldNormal(network(net=MLP(20, 10, [])), init_scale=0.5)
     site = guide.site("net.layers.0.weight")
