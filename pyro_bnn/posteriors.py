@@ -4,6 +4,7 @@ The kinds of posterior a recipe can name (`posterior = {name = "hwa", start = 12
     svi            the recipe's guide by SVI; the best epoch on validation is kept (any kind that says so below)
     map, ml        a point, with and without the prior; best epoch
     mc_dropout     one point and masks over it; best epoch
+    laplace        draws of the normal that fits the curvature at the MAP; needs the package laplace-torch
     hwa            the means and deviations of the guide, averaged over the snapshots of its last epochs
     low_rank       the same snapshots as a low-rank normal (by SVI: guide = "low_rank")
     swa, ema       the raw parameters of the guide, averaged
@@ -35,6 +36,7 @@ from pyro_bnn.guides.flat import load_model_state, model_state
 from pyro_bnn.inference.averaging import EMA, HWA, SWA, Averager, Variance, refresh_batch_norm
 from pyro_bnn.inference.checkpoint import atomic_write, load_state, parameters_of, restore_parameters, save_state
 from pyro_bnn.inference.kl import KLWeight, geometric
+from pyro_bnn.inference.laplace import import_laplace, laplace_draws
 from pyro_bnn.inference.low_rank_elbo import TraceLowRank_ELBO
 from pyro_bnn.inference.mcmc import MIN_CHAINS, convergence, run_chain
 from pyro_bnn.inference.predictive import ClassDraw, predictive_draws
@@ -306,6 +308,45 @@ class McDropout(Trainer):
         """Fit it."""
         guide = AutoDropout(work.parts.model, rate=self.rate, sites=self.sites, init_loc=work.start)
         return work.outcome(guide, work.fit(guide, keep_best=True), best=True)
+
+
+@final
+@dataclass(frozen=True)
+class Laplace(Trainer):
+    """A MAP and the draws of a Laplace approximation around it; `structure` as in `laplace_draws`."""
+
+    structure: Literal["kron", "diag", "full"] = "kron"
+    draws: int = 100
+
+    def resolved(self, recipe: Recipe) -> "Trainer":
+        """Refuse what has no curvature of this kind, and a package that is not there, before anything is trained."""
+        if recipe.temperature != 1 or recipe.kl != "uniform":
+            raise ValueError(
+                f"temperature={recipe.temperature}, kl={recipe.kl!r}: a Laplace approximation knows eta, no more"
+            )
+        import_laplace()
+        return self
+
+    def __call__(self, work: Work) -> Outcome:
+        """Fit the point, then look at its surroundings."""
+        parts, recipe = work.parts, work.recipe
+        guide = AutoPoint(parts.model, init_loc=work.start, kind="map")
+        result = work.fit(guide, keep_best=True)
+        if result.reason == INTERRUPTED:
+            return work.outcome(None, result)
+        started = time.perf_counter()
+        drawn = laplace_draws(
+            parts.model,
+            guide,
+            parts.data.train,
+            draws=self.draws,
+            structure=self.structure,
+            eta=recipe.eta,
+            batch_size=recipe.batch_size,
+            seed=recipe.seed,
+        )
+        stored = StoredDraws.from_flat(parts.model, drawn, kind="laplace")
+        return work.outcome(stored, result, best=True, laplace_seconds=time.perf_counter() - started)
 
 
 # -- averages --------------------------------------------------------------------------------------------------------
@@ -764,6 +805,7 @@ POSTERIORS: dict[str, type[Trainer]] = {
     "ensemble": DeepEnsemble,
     "hmc": Hmc,
     "hwa": Hwa,
+    "laplace": Laplace,
     "lmc": Lmc,
     "low_rank": LowRank,
     "map": Map,
