@@ -16,6 +16,7 @@ assert home.is_relative_to(pathlib.Path(sys.argv[1]).resolve()), home
 assert (home.parent / "py.typed").exists()
 assert "lenet5-mnist-mini" in recipe_names()
 assert len(load_data("mnist-mini").train.x) == 5000
+assert pyro_bnn.load("lenet5-mnist-mini").predict(load_data("mnist-mini").test.x[:5], num_samples=2).shape == (5, 10)
 print("wheel ok:", pyro_bnn.__version__)
 """
 

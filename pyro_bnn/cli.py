@@ -95,14 +95,69 @@ def list_names(
             raise ValueError(f"unknown kind {kind!r}; the kinds are {', '.join(names)}")
         names = {kind: names[kind]}
     if as_json:
-        typer.echo(json.dumps(names, indent=2))
+        typer.echo(json.dumps({key: _details(key, values) for key, values in names.items()}, indent=2))
         return
     from rich.table import Table
 
-    table = Table(show_header=False, box=None, padding=(0, 2))
-    for key, values in names.items():
-        table.add_row(f"[bold]{key}[/bold]", ", ".join(values) or "-")
+    details = None if kind is None else _details(kind, names[kind])
+    if isinstance(details, dict):
+        columns = _LISTED[str(kind)]
+        table = Table(box=None, padding=(0, 1), show_header=len(columns) > 1)
+        table.add_column("", no_wrap=True)
+        for label in columns.values():
+            table.add_column(label)
+        for name, told in details.items():
+            table.add_row(f"[bold]{name}[/bold]", *(_told(told, column) for column in columns))
+    else:
+        table = Table(show_header=False, box=None, padding=(0, 2))
+        for key, values in names.items():
+            table.add_row(f"[bold]{key}[/bold]", ", ".join(values) or "-")
     _console().print(table)
+
+
+_LISTED = {
+    "recipes": {"description": ""},
+    "posteriors": {
+        "data": "data",
+        "eta": "eta",
+        "accuracy": "accuracy",
+        "pred_nll": "NLL",
+        "ece": "ECE",
+        "bytes": "size",
+    },
+}
+
+
+def _told(details: dict[str, Any], key: str) -> str:
+    value = details.get(key)
+    if value is None:
+        return "-"
+    if key == "bytes":
+        return f"{value / 1000:.0f} kB"
+    if key == "accuracy":
+        return f"{100 * value:.2f} %"
+    return f"{value:g}" if key == "eta" else _cell(value)
+
+
+def _details(kind: str, names: list[str]) -> list[str] | dict[str, dict[str, Any]]:
+    """Return what there is to say about each name, for the kinds that say something; else the names."""
+    if kind == "recipes":
+        from pyro_bnn.recipe import find_recipe
+
+        recipes = {name: find_recipe(name) for name in names}
+        return {
+            name: {
+                **{key: getattr(recipe, key) for key in ("description", "source", "model", "data")},
+                "posterior": recipe.posterior["name"],
+                "budgets": [recipe.budget, *(["paper"] if recipe.paper else [])],
+            }
+            for name, recipe in recipes.items()
+        }
+    if kind == "posteriors":
+        from pyro_bnn.cards import headline
+
+        return {name: headline(name) for name in names}
+    return names
 
 
 @app.command()
@@ -272,6 +327,33 @@ def compare(
     for key in (k for k in rows[0] if k not in ("run", "rank", "ood", "weight")):
         table.add_row(names.get(key, key.replace("_", " ")), *(_cell(row[key]) for row in rows))
     _console().print(table)
+
+
+@app.command()
+def card(
+    runs: Annotated[list[str], typer.Argument(help="Run folders of one recipe with different seeds; ships the first.")],
+    twin: Annotated[
+        list[str] | None, typer.Option(help="A deterministic run for a seed; repeat for every one.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Default the recipe's.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write; default cards/NAME.")] = None,
+    num_samples: Annotated[int | None, typer.Option(min=1, help="Draws; default as in the recipe.")] = None,
+    tuning_runs: Annotated[int, typer.Option(min=1, help="How many settings were tried on validation.")] = 1,
+    data_root: DataRoot = None,
+) -> None:
+    """Make a model card and a compact posterior from finished runs."""
+    from pyro_bnn.cards import make_card
+
+    folder = make_card(
+        runs,
+        twins=twin or (),
+        name=name,
+        out=out,
+        num_samples=num_samples,
+        tuning_runs=tuning_runs,
+        data_root=data_root,
+    )
+    typer.echo(f"wrote {folder / 'card.md'}, card.json and the compact posterior")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -137,3 +137,37 @@ def test_help_does_not_import_torch() -> None:
     script = "import sys; from pyro_bnn.cli import main; main(['--help']); assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_list_tells_more_of_recipes_and_posteriors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "recipes"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "LeNet-5 on 5,000 embedded digits" in shown
+    assert main(["list", "posteriors"]) == 0
+    shown = capsys.readouterr().out
+    row = next(line for line in shown.splitlines() if line.strip().startswith("lenet5-mnist-mini"))
+    assert row.split()[1:4] == ["mnist-mini", "0.1", "97.90"]
+    assert main(["list", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    recipe = told["recipes"]["resnet34-cifar10-adabayes"]
+    assert (recipe["model"], recipe["data"], recipe["posterior"]) == ("resnet34", "cifar10", "ml")
+    assert recipe["budgets"] == ["cpu", "paper"]
+    assert told["recipes"]["lenet5-mnist-mini"]["budgets"] == ["cpu"]
+    shipped = told["posteriors"]["lenet5-mnist-mini"]
+    assert 0.9 < shipped["accuracy"] <= 1
+    assert shipped["pred_nll"] < 0.2
+    assert isinstance(told["models"], list)
+
+
+def test_a_card_from_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--set", "epochs=1", "--set", "num_samples=2", "--set", "data_args={train_size=300}"]
+    assert main(["train", "mlp-mnist-mini", "--out", str(tmp_path / "run"), *small]) == 0
+    assert main(["card", str(tmp_path / "run"), "--out", str(tmp_path / "card"), "--data-root", str(tmp_path)]) == 0
+    assert "wrote" in capsys.readouterr().out
+    assert (tmp_path / "card" / "card.md").read_text().startswith("# mlp-mnist-mini (eta = 0.1)")
+    assert main(["evaluate", str(tmp_path / "card"), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)["test"]["s_draws"]["pred_nll"]
+    card = json.loads((tmp_path / "card" / "card.json").read_text())
+    assert again == pytest.approx(card["shipped"]["pred_nll"], abs=5e-4)
+    assert main(["card", str(tmp_path / "run"), str(tmp_path / "run")]) == 2
+    expect_one_line(capsys, "seeds [0, 0]")

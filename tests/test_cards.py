@@ -1,0 +1,274 @@
+"""Model cards: what is in them, that their commands and numbers come out again, and the README's table."""
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pyro_bnn as pb
+from pyro_bnn.analysis.ood import detect, gaussian_noise
+from pyro_bnn.card_text import markdown, readme_table
+from pyro_bnn.cards import (
+    END,
+    START,
+    Verification,
+    main,
+    make_card,
+    paired_difference,
+    read_card,
+    shipped_cards,
+    verify,
+    write_readme,
+)
+from pyro_bnn.data import load_data
+from pyro_bnn.recipe import find_recipe, parse_settings
+from pyro_bnn.training import assemble, load, train
+
+SMALL: dict[str, Any] = {
+    "epochs": 3,
+    "data_args": {"train_size": 600},
+    "model_args": {"hidden": [30]},
+    "num_samples": 10,
+}
+
+
+def run(out: Path, **settings: Any) -> Path:
+    train("mlp-mnist-mini", out=out, progress=False, **{**SMALL, **settings})
+    return out
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    made = {f"run-{seed}": run(folder / f"run-{seed}", seed=seed) for seed in (3, 4)}
+    return made | {f"twin-{seed}": run(folder / f"twin-{seed}", seed=seed, posterior="map") for seed in (3, 4)}
+
+
+@pytest.fixture(scope="module")
+def card(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_card(
+        [runs["run-3"], runs["run-4"]],
+        twins=[runs["twin-3"], runs["twin-4"]],
+        name="small",
+        out=tmp_path_factory.mktemp("cards") / "small",
+        tuning_runs=5,
+        data_root="nowhere",
+    )
+
+
+def test_a_card_holds_every_seed_and_the_twin(card: Path, runs: dict[str, Path]) -> None:
+    told = read_card(card)
+    assert told["title"] == "small (eta = 0.1)"
+    assert (told["seeds"], told["shipped"]["seed"], told["tuning_runs"]) == ([3, 4], 3, 5)
+    assert told["data"] == {"name": "mnist-mini", "train": 540, "val": 60, "test": 1000, "classes": list("0123456789")}
+    for row, twin in zip(told["results"], told["twin"]["results"], strict=True):
+        assert {"plug_in", "one_draw", "s_draws", "ood", "seconds"} <= set(row)
+        assert row["s_draws"]["epistemic"] > 0.01
+        assert 0 < row["s_draws"]["ece_null"]["mean"] < row["s_draws"]["ece_null"]["upper"]
+        assert twin["scaled"]["pred_nll"] < twin["raw"]["pred_nll"] + 0.05
+        assert twin["scaled"]["accuracy"] == twin["raw"]["accuracy"]
+        assert "mutual_information" not in twin["ood"]["Gaussian noise"]
+    written = json.loads((runs["run-4"] / "results.json").read_text())["test"]["s_draws"]
+    assert told["results"][1]["s_draws"]["pred_nll"] == pytest.approx(written["pred_nll"], abs=1e-9)
+    inside = load_data("mnist-mini", **parts_of(runs["run-4"])).test.x
+    found = detect(load(runs["run-4"]), inside, gaussian_noise(inside), 10, seed=4)
+    for score, value in told["results"][1]["ood"]["Gaussian noise"].items():
+        assert value == pytest.approx(found[score]["auroc"], abs=1e-9)
+    assert told["made"]["pyro_bnn"] == pb.__version__
+
+
+def parts_of(folder: Path) -> dict[str, Any]:
+    """The arguments of load_data that decide how a run's inputs are standardised."""
+    recipe = pb.Recipe.from_toml((folder / "recipe.toml").read_text())
+    return {"val_fraction": recipe.val_fraction, "seed": recipe.seed, **recipe.data_args}
+
+
+def test_means_and_differences_follow_from_the_seeds(card: Path) -> None:
+    told = read_card(card)
+    for name in ("accuracy", "pred_nll"):
+        own = np.array([row["s_draws"][name] for row in told["results"]])
+        assert told["mean"]["s_draws"][name] == pytest.approx(own.mean())
+        assert told["mean"]["s_draws"][f"{name}_sd"] == pytest.approx(own.std(ddof=1))
+        for kind in ("raw", "scaled"):
+            other = np.array([row[kind][name] for row in told["twin"]["results"]])
+            found = told["differences"][kind][name]
+            assert found["mean"] == pytest.approx((own - other).mean(), abs=1e-9)
+            assert found["se_seeds"] == pytest.approx((own - other).std(ddof=1) / np.sqrt(2), abs=1e-9)
+            assert found["se_rows"] > 0
+
+
+def test_paired_differences() -> None:
+    a, b = torch.tensor([[1.0, 2.0, 6.0], [3.0, 4.0, 8.0]]), torch.tensor([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
+    found = paired_difference(list(a), list(b))  # differences 1 2 6 and 2 3 7: by row 1.5 2.5 6.5, by seed 3 and 4
+    assert found["mean"] == pytest.approx(3.5)
+    assert found["se_rows"] == pytest.approx(np.std([1.5, 2.5, 6.5], ddof=1) / np.sqrt(3))
+    assert found["se_seeds"] == pytest.approx(np.std([3, 4], ddof=1) / np.sqrt(2))
+    assert set(paired_difference([a[0]], [b[0]])) == {"mean", "se_rows"}
+
+
+def test_the_shipped_file_loses_nothing_that_can_be_measured(card: Path, runs: dict[str, Path]) -> None:
+    shipped = read_card(card)["shipped"]
+    assert abs(shipped["pred_nll"] - shipped["unrounded_pred_nll"]) < 1e-4
+    assert shipped["pred_nll"] != shipped["unrounded_pred_nll"]
+    sizes = [(folder / "posterior.safetensors").stat().st_size for folder in (card, runs["run-3"])]
+    assert sizes[0] < 0.4 * sizes[1]
+    assert shipped["bytes"] == sum((card / f"posterior.{end}").stat().st_size for end in ("safetensors", "json"))
+
+
+def test_a_card_comes_out_again(card: Path) -> None:
+    found = verify(card)
+    assert found.comes_out_again
+    assert found.rows == 1000
+    assert found.labels_differ == 0
+
+
+def test_another_posterior_does_not_come_out(card: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(card, other)
+    posterior = load(other)
+    with torch.no_grad():
+        for name, parameter in posterior.guide.named_parameters():
+            if "rho" in name:
+                parameter.add_(0.5)
+    posterior.save(other, compact=True)
+    assert not verify(other).comes_out_again
+
+
+def test_the_tolerances() -> None:
+    assert Verification("a", 0.1004, 0.1, 5, 10_000).comes_out_again
+    assert not Verification("a", 0.1006, 0.1, 0, 10_000).comes_out_again
+    assert not Verification("a", 0.1, 0.1, 6, 10_000).comes_out_again
+
+
+def test_the_commands_make_the_same_recipes(card: Path, runs: dict[str, Path]) -> None:
+    told = read_card(card)
+    for command, kind in ((told["command"], "run"), (told["twin"]["command"], "twin")):
+        program, verb, name, *rest = shlex.split(command)
+        assert (program, verb, name) == ("pyro-bnn", "train", "mlp-mnist-mini")
+        assert rest[::2] == ["--set"] * (len(rest) // 2)
+        settings = parse_settings(rest[1::2])
+        assert assemble(find_recipe(name).changed(settings)).recipe == assemble_of(runs[f"{kind}-3"])
+    assert "posterior=map" in told["twin"]["command"]
+    assert "optim" not in told["command"]
+
+
+def assemble_of(folder: Path) -> Any:
+    return pb.Recipe.from_toml((folder / "recipe.toml").read_text())
+
+
+def test_text_and_table_show_the_numbers(card: Path) -> None:
+    told = read_card(card)
+    text = (card / "card.md").read_text()
+    assert text == markdown(told)
+    shipped = told["results"][0]["s_draws"]
+    for shown in (f"{100 * shipped['accuracy']:.2f} %", f"{shipped['pred_nll']:.4f}", told["command"], "3 (shipped)"):
+        assert shown in text
+    row = readme_table([told]).splitlines()[2]
+    assert row.startswith("| [`small`](pyro_bnn/weights/small/card.md) | 0.1 |")
+    assert f"{told['mean']['s_draws']['pred_nll']:.4f}" in row
+
+
+def test_a_card_of_one_run_needs_no_twin(runs: dict[str, Path], tmp_path: Path) -> None:
+    folder = make_card([runs["run-4"]], out=tmp_path / "one", num_samples=2, data_root="nowhere")
+    told = read_card(folder)
+    assert (told["name"], told["num_samples"], told["seeds"]) == ("mlp-mnist-mini", 2, [4])
+    assert "twin" not in told
+    assert "±" not in readme_table([told]).splitlines()[2]
+    assert verify(folder).comes_out_again
+
+
+def test_what_is_no_card_is_refused(runs: dict[str, Path], tmp_path: Path) -> None:
+    def expect(message: str, given: list[Path], twins: list[Path] | None = None) -> None:
+        with pytest.raises(ValueError, match=message):
+            make_card(given, twins=twins or [], out=tmp_path / "never", data_root="nowhere")
+        assert not (tmp_path / "never").exists()
+
+    expect("at least one run", [])
+    expect(r"the seeds \[3, 3\]", [runs["run-3"], runs["run-3"]])
+    expect("differs from .* in posterior", [runs["run-3"], runs["twin-4"]])
+    expect("no twin of seed 3", [runs["run-3"]], [runs["twin-4"]])
+    expect("is not deterministic: .*posterior=map", [runs["run-3"]], [runs["run-3"]])
+    longer = run(tmp_path / "longer", seed=3, posterior="map", epochs=1)
+    expect("is no twin of .*: epochs differ", [runs["run-3"]], [longer])
+    part = run(tmp_path / "part", data_args={"train_size": 300, "test_size": 100}, epochs=1)
+    expect("scored on 100 test rows: a card needs all", [part])
+
+
+def test_regressions_have_no_card(tmp_path: Path) -> None:
+    train("linear-regression", out=tmp_path / "line", progress=False, epochs=1, num_samples=2)
+    with pytest.raises(ValueError, match="is a regression: cards are for classifiers"):
+        make_card([tmp_path / "line"], out=tmp_path / "never")
+    assert not (tmp_path / "never").exists()
+
+
+def test_the_table_goes_between_the_markers(tmp_path: Path) -> None:
+    file = tmp_path / "README.md"
+    file.write_text(f"before\n\n{START}\nold\n{END}\n\nafter\n")
+    assert main(["--readme", str(file)]) == 0
+    lines = file.read_text().splitlines()
+    assert lines[:3] == ["before", "", START]
+    assert lines[-3:] == [END, "", "after"]
+    assert "old" not in lines
+    assert len(lines) == 6 + 2 + len(shipped_cards())
+    first = file.read_text()
+    write_readme(file)
+    assert file.read_text() == first
+    file.write_text("nothing")
+    with pytest.raises(ValueError, match="zoo:start"):
+        write_readme(file)
+    assert file.read_text() == "nothing"
+
+
+# -- what is shipped -------------------------------------------------------------------------------------------------
+
+
+def test_the_first_posterior_is_shipped_and_loads_by_name() -> None:
+    assert "lenet5-mnist-mini" in shipped_cards()
+    told = read_card("lenet5-mnist-mini")
+    assert told["shipped"]["bytes"] < 250_000
+    data = load_data("mnist-mini")
+    p = pb.load("lenet5-mnist-mini").predict(data.test.x[:200], num_samples=10, seed=0)
+    assert float((p.argmax(1) == data.test.y[:200]).float().mean()) > 0.95
+
+
+@pytest.mark.parametrize("name", shipped_cards())
+def test_shipped_cards_are_whole(name: str) -> None:
+    told = read_card(name)
+    assert told["name"] == name
+    assert len(told["seeds"]) == 3
+    assert abs(told["shipped"]["pred_nll"] - told["shipped"]["unrounded_pred_nll"]) < 1e-4
+    assert {"raw", "scaled"} <= set(told["differences"])
+    assert load(name).info["recipe"] == told["recipe"]
+    text = (Path(pb.__file__).parent / "weights" / name / "card.md").read_text()
+    assert text == markdown(told)
+
+
+def again(name: str) -> None:
+    try:
+        found = verify(name)
+    except FileNotFoundError as error:
+        pytest.skip(f"its data are not here: {error}")
+    assert found.comes_out_again, found
+
+
+@pytest.mark.parametrize("name", [n for n in shipped_cards() if read_card(n)["data"]["name"] == "mnist-mini"])
+def test_shipped_cards_come_out_again(name: str) -> None:
+    again(name)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", [n for n in shipped_cards() if read_card(n)["data"]["name"] != "mnist-mini"])
+def test_shipped_cards_on_larger_data_come_out_again(name: str) -> None:
+    again(name)
+
+
+def test_the_readme_has_the_table_of_what_is_shipped() -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    table = readme.split(START)[1].split(END)[0].strip()
+    assert table == readme_table([read_card(name) for name in shipped_cards()]).strip()
