@@ -37,6 +37,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributions import Independent, Normal, kl_divergence
 
+from pyro_bnn.inference.recording import recording
 from pyro_bnn.inference.tracing import GraphCache, ParamSite, StepResult, param_sites
 
 __all__ = ["FlatMeanField_ELBO"]
@@ -263,32 +264,34 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
     def _eager_step(
         self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any], with_params: bool
     ) -> StepResult:
-        params: list[ParamSite] = []
-        if with_params:
-            with poutine.trace(param_only=True) as recorder:
-                loss, nll = self._one(model, guide, args, kwargs)
-            params = param_sites(recorder.trace)
-        else:
-            loss, nll = self._one(model, guide, args, kwargs)
+        traces: list[Any] = []
+        loss, nll = self._one(model, guide, args, kwargs, traces)
         if isinstance(loss, Tensor) and loss.requires_grad:
             loss.backward(retain_graph=self.retain_graph)
+        params = param_sites(*traces) if with_params else []
         return StepResult(torch.as_tensor(loss).detach(), torch.as_tensor(nll).detach(), [], [], params)
 
-    def _one(self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    def _one(
+        self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any], traces: list[Any] | None = None
+    ) -> tuple[Any, Any]:
         """Run a particle eagerly, with Pyro's checks the first time this model and guide are met."""
         key = (id(model), id(guide))
         if is_validation_enabled() and key not in self._validated:
-            result = self._particle(model, guide, args, kwargs)
+            result = self._particle(model, guide, args, kwargs, traces)
             if len(self._validated) >= 16:
                 self._validated.clear()
             self._validated[key] = (model, guide)
             return result
         with pyro.validation_enabled(False):
-            return self._particle(model, guide, args, kwargs)
+            return self._particle(model, guide, args, kwargs, traces)
 
-    def _particle(self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        """Return loss and nll of one particle (of all, if vectorised), divided by their number."""
+    def _particle(
+        self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any], traces: list[Any] | None = None
+    ) -> tuple[Any, Any]:
+        """Return loss and nll of one particle (of all, if vectorised), divided by their number; note the traces."""
         model_trace, guide_trace = next(iter(self._get_traces(model, guide, args, kwargs)))  # type: ignore[no-untyped-call]
+        if traces is not None:
+            traces.extend((guide_trace, model_trace))
         nll, kl = self._terms(model_trace, guide_trace)
         loss = nll + kl
         return (loss, nll) if self.num_particles == 1 else (loss / self.num_particles, nll / self.num_particles)
@@ -344,16 +347,11 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
         priors = [prior for block in blocks for prior in block.priors]
         if any(p.loc.requires_grad or p.scale.requires_grad for p in priors):
             return flat_kl(loc, scale, _flatten(priors, "loc"), _flatten(priors, "scale"))
-        if _capturing():
+        if recording():  # the flat priors become constants of the graph
             flat = _Prior(_flatten(priors, "loc"), _flatten(priors, "scale").reciprocal())
         else:
             flat = self._priors(priors)
         return cast(Tensor, _FlatKL.apply(loc, scale, *flat))
-
-
-def _capturing() -> bool:
-    """Return whether a graph is being captured, in which the flat priors become constants."""
-    return torch.fx.experimental.proxy_tensor.get_proxy_mode() is not None
 
 
 @torch.no_grad()

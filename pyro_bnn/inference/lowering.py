@@ -1,18 +1,19 @@
 """
-From a captured aten graph to a plain Python function that runs it.
+From a recorded graph to a plain Python function that runs it.
 
-The graph of one training step (torch.fx, straight-line, static shapes) is simplified and printed as Python source. What
-the simplification does, and what it keeps:
+The graph of one training step (straight-line, static shapes) is simplified and printed as Python source. What the
+simplification does:
 
     dead code        is dropped, except for random draws and writes: the generator advances as in the eager program
     no-ops           alias, detach, a view or expand to the same layout, t of t, x + 0, x * 1: their input instead
     constants        what depends on nothing but constants is computed once; `watched` lists the tensors it came from,
                      and the function is stale once one of them has been written to
     repetitions      equal pure operations are computed once
-    a + b * c        becomes one addcmul
     in place         an element-wise result takes the memory of an operand that nobody needs any more
 
-Whatever shares memory with a tensor that the graph writes to (the running statistics of a BatchNorm) is left alone.
+None of this changes a number: the same kernels see the same operands. (a + b * c as one addcmul would save a pass over
+the parameters in three places, but rounds once where the program rounds twice.) Whatever shares memory with a tensor
+that the graph writes to, such as the running statistics of a BatchNorm, is left alone.
 
 Operations are called through torch's own Python functions where there is one, for they are called in half the time of
 `torch.ops`.
@@ -25,7 +26,9 @@ import torch
 from torch import Tensor, fx
 from torch.fx import Node
 
-__all__ = ["Lowered", "Unsupported", "lower"]
+from pyro_bnn.inference.recording import Look, NotRecordable, Recorder, look, written_arguments
+
+__all__ = ["Lowered", "lower"]
 
 aten = torch.ops.aten
 
@@ -125,10 +128,6 @@ _IN_PLACE: dict[
 }
 
 
-class Unsupported(Exception):
-    """The graph holds an operation whose result would be wrong for other data."""
-
-
 def _schema(node: Node) -> Any:
     return getattr(node.target, "_schema", None)
 
@@ -137,8 +136,8 @@ def _inputs(node: Node) -> list[Node]:
     return list(node.all_input_nodes)
 
 
-def _value(node: Node) -> Any:
-    return node.meta.get("val")
+def _look(node: Node) -> Look | None:
+    return node.meta.get("look")
 
 
 def _tags(node: Node) -> Sequence[Any]:
@@ -147,21 +146,6 @@ def _tags(node: Node) -> Sequence[Any]:
 
 def _is_random(node: Node) -> bool:
     return torch.Tag.nondeterministic_seeded in _tags(node)
-
-
-def written_arguments(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Return the arguments that `target` writes to; batch norms do not declare theirs."""
-    schema = getattr(target, "_schema", None)
-    if schema is None:
-        return []
-    undeclared = "batch_norm" in schema.name and "backward" not in schema.name
-    written: list[Any] = []
-    for i, parameter in enumerate(schema.arguments):
-        value = args[i] if i < len(args) else kwargs.get(parameter.name)
-        declared = parameter.alias_info is not None and parameter.alias_info.is_write
-        if value is not None and (declared or (undeclared and parameter.name in ("running_mean", "running_var"))):
-            written.extend(value if isinstance(value, (list, tuple)) else [value])
-    return written
 
 
 def _viewed(node: Node) -> Node | None:
@@ -190,14 +174,15 @@ def base_of(node: Node) -> Node:
 def _check_static(node: Node) -> None:
     tags = _tags(node)
     if torch.Tag.data_dependent_output in tags:
-        raise Unsupported(f"{node.target} takes a value out of a tensor")
+        raise NotRecordable(f"{node.target} takes a value out of a tensor")
     if torch.Tag.dynamic_output_shape not in tags:
         return
     if node.target is aten.index.Tensor:
         indices = [i for i in node.args[1] if isinstance(i, Node)]  # type: ignore[union-attr]
-        if all(_value(i) is not None and _value(i).dtype not in (torch.bool, torch.uint8) for i in indices):
+        looks = [_look(i) for i in indices]
+        if all(found is not None and found.dtype not in (torch.bool, torch.uint8) for found in looks):
             return
-    raise Unsupported(f"the shape of the result of {node.target} depends on the data")
+    raise NotRecordable(f"the shape of the result of {node.target} depends on the data")
 
 
 @final
@@ -207,13 +192,13 @@ class _Graph:
     def __init__(self, graph: fx.Graph, constants: dict[Node, Tensor], foldable: set[Node]) -> None:
         self.graph = graph
         self.constants: dict[Node, Any] = dict(constants)
-        self.sources: dict[Node, frozenset[Node]] = {n: frozenset([n]) for n in foldable}
         self.written: set[Node] = set()
         for node in graph.nodes:
             if node.op == "call_function":
                 _check_static(node)
                 for argument in written_arguments(node.target, node.args, node.kwargs):
                     self.written.add(base_of(argument))
+        self.sources: dict[Node, frozenset[Node]] = {n: frozenset([n]) for n in foldable if n not in self.written}
 
     def tainted(self, node: Node) -> bool:
         return base_of(node) in self.written
@@ -249,30 +234,29 @@ class _Graph:
         for node in list(self.graph.nodes):
             if not self.pure(node):
                 continue
-            value = _value(node)
-            if node.target in _FILLED and isinstance(value, Tensor) and value.numel() <= _MAX_FILLED:
+            found = _look(node)
+            if found is not None and found.numel > _MAX_CONSTANT:
+                continue
+            if node.target in _FILLED and found is not None and found.numel <= _MAX_FILLED:
                 number = _FILLED[node.target]
                 number = node.args[-1] if number is None else number
                 if isinstance(number, (int, float)):
-                    filled = torch.full(value.shape, number, dtype=value.dtype, device=value.device)
+                    filled = torch.full(found.shape, number, dtype=found.dtype, device=found.device)
                     self._constant(node, filled, frozenset())
                     continue
             inputs = _inputs(node)
-            if not inputs and node.target not in _FACTORIES:
-                continue
-            if not all(i in self.sources for i in inputs):
-                continue
-            if isinstance(value, Tensor) and value.numel() > _MAX_CONSTANT:
-                continue
-            with torch.no_grad():
-                args, kwargs = fx.node.map_arg((node.args, node.kwargs), self.constants.__getitem__)
-                result = cast(Any, node.target)(*args, **kwargs)
-            self._constant(node, result, frozenset().union(*(self.sources[i] for i in inputs)))
+            if inputs or node.target in _FACTORIES:
+                if not all(i in self.sources for i in inputs):
+                    continue
+                with torch.no_grad():
+                    args, kwargs = fx.node.map_arg((node.args, node.kwargs), self.constants.__getitem__)
+                    result = cast(Any, node.target)(*args, **kwargs)
+                self._constant(node, result, frozenset().union(*(self.sources[i] for i in inputs)))
 
     def _constant(self, node: Node, value: Any, sources: frozenset[Node]) -> None:
         with self.graph.inserting_before(node):
-            constant = self.graph.create_node("get_attr", "constant")
-        constant.meta["val"] = _value(node)
+            constant = self.graph.create_node("get_attr", "folded")
+        constant.meta["look"] = look(value) if isinstance(value, Tensor) else None
         self.constants[constant] = value
         self.sources[constant] = sources
         self.replace(node, constant)
@@ -314,17 +298,17 @@ class _Graph:
                 continue
             for i, other in ((0, 1), (1, 0)):
                 c, x = node.args[i], node.args[other]
-                if not (isinstance(c, Node) and isinstance(x, Node)) or c not in self.sources:
+                if not (isinstance(c, Node) and isinstance(x, Node)) or c not in self.sources or x in self.constants:
                     continue
-                value = self.constants[c]
-                if value.dim() == 0 or x in self.constants or _value(x).shape != _value(node).shape:
+                value, of_x, of_result = self.constants[c], _look(x), _look(node)
+                if value.dim() == 0 or of_x is None or of_result is None or of_x.shape != of_result.shape:
                     continue
                 if value.numel() and bool((value == value.reshape(-1)[0]).all()):
                     with self.graph.inserting_before(node):
-                        single = self.graph.create_node("get_attr", "constant")
+                        single = self.graph.create_node("get_attr", "single")
                     self.constants[single] = value.reshape(-1)[0].clone()
-                    single.meta["val"] = _value(c).reshape(-1)[0]
                     self.sources[single] = self.sources[c]
+                    single.meta["look"] = look(self.constants[single])
                     node.update_arg(i, single)
 
     def share(self) -> None:
@@ -338,43 +322,16 @@ class _Graph:
             if first is not node:
                 self.replace(node, first)
 
-    def fuse(self) -> None:
-        """Turn a + b * c into one operation."""
-        for node in list(self.graph.nodes):
-            if node.target not in (aten.add.Tensor, aten.sub.Tensor) or node.kwargs or len(node.args) != 2:
-                continue
-            sign = 1 if node.target is aten.add.Tensor else -1
-            for i, other in ((1, 0), (0, 1)) if sign == 1 else ((1, 0),):
-                product, rest = node.args[i], node.args[other]
-                if isinstance(product, Node) and isinstance(rest, Node) and self._fusable(node, product, rest):
-                    kwargs: dict[str, Any] = {} if sign == 1 else {"value": -1}
-                    with self.graph.inserting_before(node):
-                        fused = self.graph.call_function(aten.addcmul.default, (rest, *product.args), kwargs)
-                    fused.meta["val"] = _value(node)
-                    self.replace(node, fused)
-                    self.graph.erase_node(product)
-                    break
-
-    def _fusable(self, node: Node, product: Node, rest: Node) -> bool:
-        if product.target is not aten.mul.Tensor or len(product.users) != 1 or product is rest:
+    def owns(self, result: Node, results: Sequence[Node], layout: tuple[int, ...] | None) -> bool:
+        """Return whether a result's memory is its own and laid out as wanted, so that the caller may keep it."""
+        base, found = base_of(result), _look(result)
+        if base.op != "call_function" or base in self.written or base in self.constants or found is None:
             return False
-        if not all(isinstance(a, Node) for a in product.args) or not (self.pure(node) and self.pure(product)):
-            return False
-        values = [_value(cast(Node, n)) for n in (node, product, rest, *product.args)]
-        if any(v is None or v.dtype != values[0].dtype or v.device != values[0].device for v in values):
-            return False
-        return bool(values[0].dtype.is_floating_point and values[0].shape == values[1].shape)
-
-    def fresh_output(self, node: Node, results: Sequence[Node]) -> bool:
-        """Return whether the node's memory is its own, so that a caller may keep it."""
-        base = base_of(node)
-        if base.op != "call_function" or base in self.written or self.constants.get(base) is not None:
-            return False
-        return sum(base_of(r) is base for r in results) == 1
+        return (layout is None or found.stride == layout) and sum(base_of(r) is base for r in results) == 1
 
     # -- printing ----------------------------------------------------------------------------------------------
 
-    def print(self, inputs: Sequence[Node], results: Sequence[Node]) -> tuple[str, dict[str, Any], int]:
+    def emit(self, inputs: Sequence[Node], results: Sequence[Node]) -> tuple[str, dict[str, Any], int]:
         names: dict[Node, str] = {}
         scope: dict[str, Any] = {}
         functions: dict[Any, str] = {}
@@ -454,23 +411,16 @@ class _Graph:
             return False
         base = base_of(operand)
         own = base is operand and alive.get(base) == 1 and base not in kept and not self.tainted(operand)
-        return own and _same_layout(node, operand) and not _overlaps_itself(_value(operand))
+        return own and _same_layout(node, operand) and not _overlaps_itself(operand)
 
 
-def _overlaps_itself(value: Any) -> bool:
-    return any(s == 0 and n > 1 for n, s in zip(value.shape, value.stride(), strict=True))
+def _overlaps_itself(node: Node) -> bool:
+    found = _look(node)
+    return found is None or any(s == 0 and n > 1 for n, s in zip(found.shape, found.stride, strict=True))
 
 
 def _same_layout(a: Node, b: Node) -> bool:
-    u, v = _value(a), _value(b)
-    return (
-        isinstance(u, Tensor)
-        and isinstance(v, Tensor)
-        and u.shape == v.shape
-        and u.stride() == v.stride()
-        and u.dtype == v.dtype
-        and u.device == v.device
-    )
+    return _look(a) is not None and _look(a) == _look(b)
 
 
 def _frozen(value: Any) -> Key:
@@ -495,60 +445,53 @@ def _source(value: Any, names: Mapping[Node, str], scope: dict[str, Any]) -> str
 
 @final
 class Lowered:
-    """A captured step as a Python function of its inputs."""
+    """A recorded step as a Python function of its inputs."""
 
     def __init__(
-        self, source: str, scope: dict[str, Any], operations: int, watched: list[Tensor], copies: tuple[int, ...]
+        self,
+        source: str,
+        scope: dict[str, Any],
+        operations: int,
+        watched: list[Tensor],
+        copies: dict[int, tuple[int, ...] | None],
     ) -> None:
         self.source = source
         self.operations = operations
         self.watched = watched
         """Tensors the precomputed constants came from: the function is stale once one of them is written to."""
         self._copies = copies
-        exec(compile(source, "<captured step>", "exec"), scope)
+        exec(compile(source, "<recorded step>", "exec"), scope)
         self._step = scope["step"]
 
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Run the step; every result owns its memory."""
         results = list(self._step(*inputs))
-        for i in self._copies:
-            results[i] = results[i].clone(memory_format=torch.contiguous_format)
+        for i, layout in self._copies.items():
+            result = results[i]
+            if layout is None:
+                results[i] = result.clone(memory_format=torch.contiguous_format)
+            else:
+                results[i] = torch.empty_strided(result.shape, layout, dtype=result.dtype, device=result.device)
+                results[i].copy_(result)
         return results
 
 
 def lower(
-    graph_module: fx.GraphModule,
+    recorder: Recorder,
     bound: Mapping[int, Tensor],
     live: Callable[[Tensor], bool],
+    layouts: Sequence[tuple[int, ...] | None] | None = None,
 ) -> Lowered:
     """
-    Simplify and print a captured graph.
+    Simplify and print a recording; it is used up.
 
-    :param graph_module: what make_fx returned, with a flat tuple of tensors as output.
     :param bound: the inputs that stay the same tensor from step to step, by position; they are read where they lie.
-    :param live: whether a captured tensor may change between steps, so that nothing is precomputed from it.
+    :param live: whether a constant may change between steps, so that nothing is precomputed from it.
+    :param layouts: for each result the strides it must have, or None; default any.
     """
-    graph = graph_module.graph
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    constants: dict[Node, Tensor] = {placeholders[i]: tensor for i, tensor in bound.items()}
-    foldable: set[Node] = set()
-    first: dict[int, Node] = {}
-    for node in list(graph.nodes):
-        if node.op != "get_attr":
-            continue
-        tensor = getattr(graph_module, node.target)
-        same = first.setdefault(id(tensor), node)
-        if same is not node:
-            node.replace_all_uses_with(same)
-            graph.erase_node(node)
-            continue
-        constants[node] = tensor
-        if not live(tensor):
-            foldable.add(node)
-    work = _Graph(graph, constants, foldable)
-    for node in list(work.sources):
-        if work.tainted(node):
-            del work.sources[node]
+    graph = recorder.graph
+    constants = {**recorder.constants, **{recorder.inputs[i]: tensor for i, tensor in bound.items()}}
+    work = _Graph(graph, constants, {node for node, tensor in recorder.constants.items() if not live(tensor)})
     work.drop_dead_code()
     for _ in range(2):
         work.drop_no_ops()
@@ -556,18 +499,12 @@ def lower(
         work.fold()
     work.shrink_uniform()
     work.drop_no_ops()
-    work.fuse()
     work.share()
     work.drop_dead_code()
     output = next(n for n in graph.nodes if n.op == "output")
-    results = list(output.args[0])
-    inputs = [n for i, n in enumerate(placeholders) if i not in bound]
-    copies = tuple(
-        i
-        for i, r in enumerate(results)
-        if not work.fresh_output(r, results) or not _value(r).is_contiguous() or _overlaps_itself(_value(r))
-    )
-    source, scope, operations = work.print(inputs, results)
+    results = list(cast(Any, output.args[0]))
+    wanted = layouts or [None] * len(results)
+    copies = {i: s for i, (r, s) in enumerate(zip(results, wanted, strict=True)) if not work.owns(r, results, s)}
+    source, scope, operations = work.emit([n for i, n in enumerate(recorder.inputs) if i not in bound], results)
     used = frozenset().union(*(work.sources.get(n, frozenset()) for n in work.constants if n.users))
-    watched = [constants[n] for n in used if n in constants]
-    return Lowered(source, scope, operations, watched, copies)
+    return Lowered(source, scope, operations, [recorder.constants[n] for n in used], copies)

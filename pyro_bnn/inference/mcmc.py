@@ -23,11 +23,11 @@ from pyro.infer import HMC, MCMC, NUTS
 from pyro.infer.mcmc.util import initialize_model
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_bnn.data.split import as_split
 from pyro_bnn.inference.kl import sample_sites
 from pyro_bnn.inference.lowering import lower
+from pyro_bnn.inference.recording import record
 
 __all__ = ["Chain", "Convergence", "MAX_WEIGHTS", "MIN_CHAINS", "Potential", "convergence", "run_chain"]
 
@@ -116,7 +116,7 @@ class Potential:
 
     def _traced(self) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
         try:
-            graph = lower(make_fx(lambda u: self._run(u))(self.start), {}, live=lambda _: False)
+            graph = lower(record(self._run, [self.start]), {}, live=lambda _: False)
             elsewhere = self.start + 0.5 * torch.randn_like(self.start)
             same = all(torch.allclose(a, b) for a, b in zip(graph([elsewhere]), self._run(elsewhere), strict=True))
         except Exception:  # whatever a tracer cannot follow

@@ -1,32 +1,31 @@
 """
-Run a Pyro program once, keep the tensor graph of the step, and run that from then on.
+Run a Pyro program once, keep the tensor operations of the step, and run those from then on.
 
 A step is a function (model, guide, arguments) -> (loss, nll) of the parameters. Its first call with new shapes
 
     1. runs the program as it is, and notes its parameters, its modules and what it writes to,
-    2. captures loss and gradients as a graph of tensor operations (torch.fx, make_fx), twice from one random state,
-    3. runs the graph from that random state and compares the result with that of 1; simplifies it (lowering.py), and
-       does the same once more.
+    2. records loss and gradients as a graph of tensor operations (recording.py), twice from one random state,
+    3. simplifies the graph (lowering.py), runs it from that random state and compares the result with that of 1.
 
-What is returned is the graph's result from the first step on, so that a run resumed in between ends in the same bits.
+On the CPU the graph's result is the program's, bit for bit, so that it does not matter which of them runs.
 
 A graph is used only where that is certain to be the same computation. It is captured again when one of its guards
 (guards.py) fails: another parameter or buffer object, another shape, dtype or device, requires_grad, a module's mode,
 any other plain value that the program can be seen to read. The program keeps running eagerly, and says so once, when
 
     - a value is taken out of a tensor (control flow that depends on the data), or a shape depends on the data;
-    - two captures from one random state differ, or the program uses Python's or NumPy's random numbers, or changes the
-      Python values it reads (a counter): its result depends on what a graph cannot see;
+    - two recordings from one random state differ, or the program uses Python's or NumPy's random numbers, or changes
+      the Python values it reads (a counter): its result depends on what a graph cannot see;
     - the graph does not reproduce the program's loss, gradients, buffers and random state, at capture or on the batch
       after it;
     - hooks are attached, autocast is on, or a handler or mode is active that is not known to be harmless.
 
-Random draws stay in the graph and use the global generator; writes to buffers (BatchNorm) stay in it, too. What no
-guard sees, and no graph repeats, are effects outside of tensors, such as printing.
+Random draws stay in the graph and use the global generator; writes to buffers (BatchNorm) stay in it, too. The weight
+on the KL is an input of the graph. What no guard sees, and no graph repeats, are effects outside of tensors, such as
+printing.
 """
 
 import functools
-import operator
 import random
 import types
 from collections import OrderedDict
@@ -45,19 +44,19 @@ from pyro.distributions import constraints
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import _PYRO_PARAM_STORE, _PYRO_STACK, effectful
 from pyro.poutine.trace_messenger import TraceMessenger
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.distributions import transform_to
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 from torch.nn.modules import module as torch_module
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._pytree import tree_flatten, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pyro_bnn.inference.guards import Guards, Inspector, hooks_of, is_plain
 from pyro_bnn.inference.kl import _PerDatum, _ScaleKL
-from pyro_bnn.inference.lowering import Lowered, Unsupported, lower, written_arguments
+from pyro_bnn.inference.lowering import Lowered, lower
+from pyro_bnn.inference.recording import NotRecordable, Recorder, Writes, same_recording
 
 __all__ = ["GraphCache", "ParamSite", "Program", "StepResult", "param_sites"]
 
@@ -69,8 +68,9 @@ Program: TypeAlias = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], tuple
 _MAX_KEYS = 16
 _MAX_PER_KEY = 4
 _MAX_CAPTURES = 32
-_SAME_KERNELS = {torch.float64: 1e-10, torch.float32: 1e-5}  # the captured graph, as it is
-_OTHER_ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-2}  # simplified: a unit near zero may fall to the other side
+_MAX_NUMBERS = 64
+_TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+"""On the CPU results are equal; this leaves room for kernels whose rounding depends on how memory is aligned."""
 
 
 @dataclass(frozen=True)
@@ -92,29 +92,26 @@ class StepResult(NamedTuple):
     params: list[ParamSite]
 
 
-class _NotTraceable(Exception):
-    """Raised while capturing: a graph would not compute what the program does."""
-
-
 @final
-class _Unsettled(_NotTraceable):
-    """The same, where a first run that sets things up could be the cause."""
+class _Unsettled(NotRecordable):
+    """A graph would not compute what the program does, which a first run that sets things up may explain."""
 
 
 # ------------------------------------------------------------------------------------------------------ parameters
 
 
-def param_sites(trace: Any) -> list[ParamSite]:
-    """Return the parameters of a Pyro trace in order of appearance, each tensor once."""
+def param_sites(*traces: Any) -> list[ParamSite]:
+    """Return the parameters of Pyro traces in order of appearance, each tensor once."""
     sites: dict[int, ParamSite] = {}
-    for name, node in trace.nodes.items():
-        if node["type"] == "param":
-            value: Any = node["value"]  # a bare nn.Parameter under `module_local_params` is its own leaf
-            leaf = value.unconstrained() if hasattr(value, "unconstrained") else value
-            constraint = node["kwargs"].get("constraint", constraints.real)
-            if isinstance(constraint, type(constraints.real)):
-                constraint = constraints.real
-            sites.setdefault(id(leaf), ParamSite(name, leaf, constraint))
+    for trace in traces:
+        for name, node in trace.nodes.items():
+            if node["type"] == "param":
+                value: Any = node["value"]  # a bare nn.Parameter under `module_local_params` is its own leaf
+                leaf = value.unconstrained() if hasattr(value, "unconstrained") else value
+                constraint = node["kwargs"].get("constraint", constraints.real)
+                if isinstance(constraint, type(constraints.real)):
+                    constraint = constraints.real
+                sites.setdefault(id(leaf), ParamSite(name, leaf, constraint))
     return list(sites.values())
 
 
@@ -150,34 +147,83 @@ def _graph_leaves(loss: Tensor) -> list[Tensor]:
 # ------------------------------------------------------------------------------------------------- the surroundings
 
 
+_Chain: TypeAlias = tuple[tuple[str, float], ...]
+"""A product as it is evaluated: ("by", number), ("over", number) and ("weight", i), from left to right."""
+
+
+def _evaluate(chain: _Chain, weights: Sequence[float | Tensor]) -> Any:
+    """Return the value of a chain in Python's arithmetic, in the order in which Pyro's handlers would compute it."""
+    result: Any = chain[0][1]
+    for kind, operand in chain[1:]:
+        if kind == "over":
+            result = result / operand
+        else:
+            result = result * (weights[int(operand)] if kind == "weight" else operand)
+    return result
+
+
+@final
+class _Scales:
+    """The scales with a KL weight in them that a recording met: each becomes an input of the graph."""
+
+    def __init__(self, weights: Sequence[float | Tensor], recorder: Recorder) -> None:
+        self.weights = weights
+        self.chains: list[tuple[_Chain, torch.dtype]] = []
+        self._recorder = recorder
+        self._tensors: dict[tuple[_Chain, torch.dtype], Tensor] = {}
+
+    def tensor(self, chain: _Chain, like: Tensor) -> Tensor:
+        """Return the scale in the precision of `like`; in a coarser one it would be rounded, which a number is not."""
+        if like.dtype not in _TOLERANCE:
+            raise NotRecordable(f"a KL weight multiplies {like.dtype}")
+        key = (chain, like.dtype)
+        if key not in self._tensors:
+            value = float(_evaluate(chain, self.weights))
+            self._tensors[key] = torch.full((), value, dtype=like.dtype, device=like.device)
+            self._recorder.add_input(self._tensors[key])
+            self.chains.append(key)
+        return self._tensors[key]
+
+
 @final
 class _Scale:
-    """A number times KL weights that enter the graph: a scale whose equality shows while capturing."""
+    """A scale with a KL weight in it, while recording: equal scales are equal, and tensors times it use the input."""
 
-    def __init__(self, factor: float, weights: tuple[Tensor, ...]) -> None:
-        self.factor = factor
-        self.weights = weights
-
-    def _key(self) -> tuple[float, tuple[int, ...]]:
-        return self.factor, tuple(sorted(map(id, self.weights)))
+    def __init__(self, scales: _Scales, chain: _Chain) -> None:
+        self.scales = scales
+        self.chain = chain
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Scale) and self._key() == other._key()
+        return isinstance(other, _Scale) and self.chain == other.chain
 
     def __hash__(self) -> int:
-        return hash(self._key())
+        return hash(self.chain)
 
     def __mul__(self, other: Any) -> Any:
-        if isinstance(other, _Scale):
-            return _Scale(self.factor * other.factor, self.weights + other.weights)
+        if isinstance(other, _Weight):
+            return _Scale(self.scales, (*self.chain, ("weight", other.index)))
         if isinstance(other, (int, float)):
-            return _Scale(self.factor * other, self.weights)
-        return functools.reduce(operator.mul, self.weights, self.factor) * other
+            return _Scale(self.scales, (*self.chain, ("by", other)))
+        return other * self.scales.tensor(self.chain, other)
 
     __rmul__ = __mul__
 
-    def __truediv__(self, other: Any) -> Any:
-        return self * (1 / other)
+    def __truediv__(self, other: float) -> "_Scale":
+        return _Scale(self.scales, (*self.chain, ("over", other)))
+
+
+@final
+class _Weight:
+    """What a `scale_kl` handler multiplies by while recording."""
+
+    def __init__(self, scales: _Scales, index: int) -> None:
+        self.scales = scales
+        self.index = index
+
+    def __rmul__(self, other: Any) -> Any:
+        if isinstance(other, (int, float)):
+            return _Scale(self.scales, (("by", other), ("weight", self.index)))
+        return _Scale(self.scales, (("by", 1.0), ("weight", self.index))) * other
 
 
 class _Surroundings(NamedTuple):
@@ -197,6 +243,8 @@ def _surroundings() -> _Surroundings | str:
     for handler in _PYRO_STACK:
         kind = type(handler)
         if kind is _ScaleKL:
+            if isinstance(handler.weight, Tensor) and handler.weight.requires_grad:
+                return "a KL weight requires a gradient"
             key.append("scale_kl")
             weights.append(handler)
         elif kind is _PerDatum:
@@ -287,68 +335,6 @@ def _python_random() -> tuple[Any, str]:
 # ---------------------------------------------------------------------------------------------------- watching a run
 
 
-@final
-class _Writes(TorchDispatchMode):
-    """Keeps the former content of every memory that was there before and is written to."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._own: set[int] = set()
-        self._before: dict[int, tuple[Tensor, Any]] = {}
-        self.read: list[Tensor] = []
-        """Tensors from outside whose value was taken out."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        for tensor in written_arguments(func, args, kwargs):
-            key = tensor.untyped_storage()._cdata
-            if key not in self._own and key not in self._before:
-                with disable_proxy_modes_tracing():
-                    self._before[key] = (_whole(tensor), _whole(tensor).clone())
-        inputs = {t.untyped_storage()._cdata: t for t in tree_leaves((args, kwargs)) if _strided(t)}
-        if torch.Tag.data_dependent_output in func.tags:
-            self.read.extend(t for key, t in inputs.items() if key not in self._own)
-        result = func(*args, **kwargs)
-        for tensor in tree_leaves(result):
-            if _strided(tensor) and tensor.untyped_storage()._cdata not in inputs:
-                self._own.add(tensor.untyped_storage()._cdata)
-        return result
-
-    def memories(self) -> set[int]:
-        """Return the memories written to."""
-        return set(self._before)
-
-    def content(self) -> list[Tensor]:
-        """Return a copy of what the memories written to hold now."""
-        return [memory.clone() for memory, _ in self._before.values()]
-
-    def restore(self, content: Sequence[Tensor] | None = None) -> None:
-        """Put back `content`, or else what was there before the run."""
-        for i, (memory, before) in enumerate(self._before.values()):
-            memory.copy_(before if content is None else content[i])
-
-
-def _strided(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.layout is torch.strided
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    """Return all of a tensor's memory as one vector that shares neither autograd history nor version counter."""
-    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.untyped_storage())
-
-
-@final
-class _NoPeeking(TorchFunctionMode):
-    """Refuses the ways out of a tensor that a graph does not notice."""
-
-    _WAYS = frozenset([Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__])
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in self._WAYS:
-            raise _NotTraceable(f"values are taken out of a tensor with {func.__name__}")
-        return func(*args, **(kwargs or {}))
-
-
 @contextmanager
 def _modules_called() -> Iterator[list[nn.Module]]:
     modules: list[nn.Module] = []
@@ -392,12 +378,12 @@ class _Unvalidated(Messenger):
 
 
 @contextmanager
-def _weights_as(handlers: Sequence[_ScaleKL], weights: Sequence[Tensor]) -> Iterator[None]:
-    """Let the handlers multiply by graph inputs instead of numbers."""
+def _weights_in(scales: _Scales, handlers: Sequence[_ScaleKL]) -> Iterator[None]:
+    """Let the handlers multiply by inputs of the graph instead of numbers."""
     kept = [handler.weight for handler in handlers]
     try:
-        for handler, weight in zip(handlers, weights, strict=True):
-            handler.weight = cast(Tensor, _Scale(1.0, (weight,)))
+        for i, handler in enumerate(handlers):
+            handler.weight = cast(Tensor, _Weight(scales, i))
         yield
     finally:
         for handler, number in zip(handlers, kept, strict=True):
@@ -416,7 +402,7 @@ class _Run(NamedTuple):
     grads: list[Tensor | None]
     params: list[ParamSite]
     modules: list[nn.Module]
-    writes: _Writes
+    writes: Writes
     content: list[Tensor]
     before: _RandomState
     after: _RandomState
@@ -444,7 +430,7 @@ class _Run(NamedTuple):
 
 def _run_eagerly(program: Callable[[], tuple[Tensor, Tensor]]) -> _Run:
     before = _RandomState.now()
-    writes = _Writes()
+    writes = Writes()
     with _modules_called() as modules, poutine.trace(param_only=True) as recorder, writes:
         loss, nll = program()
         params = param_sites(recorder.trace)
@@ -476,42 +462,38 @@ class _Graph:
     leaves: list[Tensor]
     params: list[ParamSite]
     guards: Guards
-    weight_like: Tensor
-    raw: Callable[..., list[Tensor]] | None
-    """The graph as it was captured, until it has been compared with the program on a second batch."""
-    inputs: list[Tensor]
-    weights: dict[float, Tensor] = field(default_factory=dict)
+    chains: list[tuple[_Chain, torch.dtype]]
+    device: torch.device
+    on_probation: bool = True
+    """Until it has been compared with the program on a second batch."""
+    numbers: dict[Any, Tensor] = field(default_factory=dict)
 
     def run(self, tensors: Sequence[Tensor], handlers: Sequence[_ScaleKL]) -> StepResult:
+        scales = [self._scale(chain, dtype, handlers) for chain, dtype in self.chains]
         with torch._C._AutoDispatchBelowAutograd():
-            loss, nll, *grads = self.lowered([*tensors, *(self._weight(h.weight) for h in handlers)])
+            loss, nll, *grads = self.lowered([*tensors, *scales])
         return StepResult(loss, nll, self.leaves, grads, self.params)
 
     def checked(self, run: _Run, tensors: Sequence[Tensor], handlers: Sequence[_ScaleKL]) -> StepResult | str:
-        """Run the step again from where `run` began; return the result, or in what it differs."""
-        assert self.raw is not None
-        run.rewind()
-        with torch.no_grad():
-            loss, nll, *grads = self.raw(*self.inputs, *tensors, *(self._weight(h.weight) for h in handlers))
-        difference = _difference(run, StepResult(loss, nll, self.leaves, grads, self.params), _SAME_KERNELS)
-        if difference is not None:
-            return difference
+        """Run the step from where `run` began; return the result, or in what it differs."""
         run.rewind()
         result = self.run(tensors, handlers)
-        difference = _difference(run, result, _OTHER_ROUNDING)
+        difference = _difference(run, result)
         return result if difference is None else difference
 
-    def _weight(self, weight: float | Tensor) -> Tensor:
-        if isinstance(weight, Tensor):
-            return weight.detach().to(self.weight_like)
-        if weight not in self.weights:
-            if len(self.weights) >= _MAX_CAPTURES:
-                self.weights.clear()
-            self.weights[weight] = torch.full_like(self.weight_like, weight)
-        return self.weights[weight]
+    def _scale(self, chain: _Chain, dtype: torch.dtype, handlers: Sequence[_ScaleKL]) -> Tensor:
+        value = _evaluate(chain, [handler.weight for handler in handlers])
+        if isinstance(value, Tensor):
+            return value.detach().to(self.device, dtype)
+        key = (value, dtype)
+        if key not in self.numbers:
+            if len(self.numbers) >= _MAX_NUMBERS:
+                self.numbers.clear()
+            self.numbers[key] = torch.full((), value, dtype=dtype, device=self.device)
+        return self.numbers[key]
 
 
-def _difference(run: _Run, result: StepResult, tolerances: dict[torch.dtype, float]) -> str | None:
+def _difference(run: _Run, result: StepResult) -> str | None:
     """Return in what a graph's result is not that of the eager run; the state must be what the graph left."""
     grads = list(zip((g for _, g in run._graded()), result.grads, strict=True))
     largest = max((_norm(g) for g, _ in grads), default=0.0)
@@ -519,7 +501,7 @@ def _difference(run: _Run, result: StepResult, tolerances: dict[torch.dtype, flo
     pairs += [("a gradient", a, b, 0.01 * largest) for a, b in grads]
     pairs += [("a buffer", a, b, 0.0) for a, b in zip(run.content, run.writes.content(), strict=True)]
     for what, a, b, around in pairs:
-        if not _close(a, b, around, tolerances.get(a.dtype, 2e-2)):
+        if not _close(a, b, around):
             return what
     return None if run.after.same(_RandomState.now()) else "the number of random draws"
 
@@ -528,7 +510,7 @@ def _norm(tensor: Tensor) -> float:
     return float(tensor[torch.isfinite(tensor)].double().norm())
 
 
-def _close(a: Tensor, b: Tensor, around: float, tolerance: float) -> bool:
+def _close(a: Tensor, b: Tensor, around: float) -> bool:
     """Return whether `b` is `a` up to rounding, in an expression whose terms are of size `around`."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
@@ -537,32 +519,9 @@ def _close(a: Tensor, b: Tensor, around: float, tolerance: float) -> bool:
     finite = torch.isfinite(a)
     if not torch.equal(finite, torch.isfinite(b)):
         return False
+    tolerance = _TOLERANCE.get(a.dtype, 2e-2) if a.device.type == "cpu" else 2e-2  # elsewhere sums are in any order
     difference = float((a[finite].double() - b[finite].double()).norm())
     return difference <= tolerance * max(_norm(a), around)
-
-
-def _fingerprint(graph_module: fx.GraphModule) -> list[Any]:
-    """Return a captured graph as comparable values; captured tensors by identity or, if new, by content."""
-    names: dict[fx.Node, int] = {}
-    lines: list[Any] = []
-    for node in graph_module.graph.nodes:
-        names[node] = len(names)
-        arguments = fx.node.map_arg((node.args, node.kwargs), lambda n: ("node", names[n]))
-        constant = getattr(graph_module, node.target) if node.op == "get_attr" else None
-        lines.append((node.op, None if constant is not None else str(node.target), repr(arguments), constant))
-    return lines
-
-
-def _same_graph(a: fx.GraphModule, b: fx.GraphModule) -> bool:
-    first, second = _fingerprint(a), _fingerprint(b)
-    return len(first) == len(second) and all(
-        x[:3] == y[:3] and (x[3] is y[3] or (x[3] is not None and y[3] is not None and _equal(x[3], y[3])))
-        for x, y in zip(first, second, strict=True)
-    )
-
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
 
 
 @final
@@ -618,7 +577,7 @@ class GraphCache:
         for graph in graphs or ():
             reason = graph.guards.changed()
             if reason is None:
-                if graph.raw is not None:
+                if graph.on_probation:
                     return self._on_probation(graph, owner, program, model, guide, args, kwargs)
                 result = graph.run(signature[1], surroundings.weights)
                 if surroundings.heard:
@@ -658,9 +617,9 @@ class GraphCache:
         run = _run_eagerly(lambda: program(model, guide, args, kwargs))
         try:
             if run.hooked:
-                raise _NotTraceable("hooks are attached")
+                raise NotRecordable("hooks are attached")
             if python_random != _python_random():
-                raise _NotTraceable("it draws random numbers with Python or NumPy")
+                raise NotRecordable("it draws random numbers with Python or NumPy")
             step = functools.partial(program, model, guide, args, kwargs)
             graph = self._capture(run, step, model, guide, list(aliases.values()), surroundings.weights)
             result = graph.checked(run, list(aliases.values()), surroundings.weights)
@@ -690,46 +649,23 @@ class GraphCache:
         tensors: list[Tensor],
         handlers: Sequence[_ScaleKL],
     ) -> _Graph:
-        weight_like = torch.empty((), dtype=run.loss.dtype, device=run.loss.device)
-        weights = [torch.full_like(weight_like, float(h.weight)) for h in handlers]
         graded = [g is not None for g in run.grads]
         inspector = _inspect(model, guide, run.modules, ())
-        inputs = (*run.leaves, *tensors, *weights)
-
-        def traced(*inputs: Tensor) -> list[Tensor]:
-            with _weights_as(handlers, inputs[len(inputs) - len(handlers) :]):
-                loss, nll = step()
-                grads = torch.autograd.grad(loss, run.leaves, allow_unused=True) if run.leaves else ()
-            if [g is not None for g in grads] != graded:
-                raise _Unsettled("another set of parameters takes part each time")
-            return [loss.detach(), torch.as_tensor(nll).detach(), *(g for g in grads if g is not None)]
-
-        captures = []
-        read: list[Tensor] = []
-        for _ in range(2):
-            run.rewind()
-            writes = _Writes()
-            with ExitStack() as stack:
-                stack.callback(writes.restore)
-                stack.enter_context(pyro.validation_enabled(False))
-                stack.enter_context(_Unvalidated())
-                stack.enter_context(_NoPeeking())
-                stack.enter_context(writes)
-                captures.append(make_fx(traced)(*inputs))
-            if writes.memories() != run.writes.memories():
-                raise _Unsettled("it writes to other tensors each time")
-            read = writes.read
-        if not _same_graph(*captures):
-            raise _NotTraceable("two runs from the same random state differ")
+        recorder, scales = self._record(run, step, tensors, handlers)
+        again, _ = self._record(run, step, tensors, handlers)
+        if not same_recording(recorder, again):
+            raise NotRecordable("two runs from the same random state differ")
         changed = inspector.guards.changed()
         if changed is not None:
             raise _Unsettled(f"it changes {changed} when it runs")
-        captured = [getattr(captures[0], n.target) for n in captures[0].graph.nodes if n.op == "get_attr"]
+        captured = list(recorder.constants.values())
         known = {id(t) for m in inspector.modules for t in (*m.parameters(False), *m.buffers(False))}
+        leaves = [leaf for leaf, has in zip(run.leaves, graded, strict=True) if has]
         lowered = lower(
-            captures[0],
+            recorder,
             dict(enumerate(run.leaves)),
             live=lambda t: isinstance(t, nn.Parameter) or id(t) in known or t in self._volatile or t.is_inference(),
+            layouts=[None, None, *(leaf.stride() for leaf in leaves)],
         )
         inspector = _inspect(model, guide, run.modules, captured)
         guards = inspector.guards
@@ -737,12 +673,40 @@ class GraphCache:
         guards.leaves([site.unconstrained for site in run.params])
         guards.leaves(run.leaves)
         guards.storages([*run.leaves, *(site.unconstrained for site in run.params), *captured])
-        guards.versions([*lowered.watched, *read])
+        guards.versions([*lowered.watched, *recorder.read])
         for site in run.params:
             if _stored(site.name) is site.unconstrained:
                 guards.probe(functools.partial(_stored, site.name), f"the parameter {site.name}")
-        leaves = [leaf for leaf, has in zip(run.leaves, graded, strict=True) if has]
-        return _Graph(lowered, leaves, run.params, guards, weight_like, captures[1], run.leaves)
+        return _Graph(lowered, leaves, run.params, guards, scales.chains, run.loss.device)
+
+    def _record(
+        self,
+        run: _Run,
+        step: Callable[[], tuple[Tensor, Tensor]],
+        tensors: list[Tensor],
+        handlers: Sequence[_ScaleKL],
+    ) -> tuple[Recorder, _Scales]:
+        """Run the step from where `run` began, and leave things as they were then."""
+        run.rewind()
+        writes = Writes()
+        recorder = Recorder([*run.leaves, *tensors])
+        scales = _Scales([handler.weight for handler in handlers], recorder)
+        with ExitStack() as stack:
+            stack.callback(writes.restore)
+            stack.enter_context(pyro.validation_enabled(False))
+            stack.enter_context(_Unvalidated())
+            stack.enter_context(_weights_in(scales, handlers))
+            stack.enter_context(writes)
+            stack.enter_context(recorder)
+            loss, nll = step()
+            grads = torch.autograd.grad(loss, run.leaves, allow_unused=True) if run.leaves else ()
+            nll = torch.as_tensor(nll)
+        if [g is not None for g in grads] != [g is not None for g in run.grads]:
+            raise _Unsettled("another set of parameters takes part each time")
+        if writes.memories() != run.writes.memories():
+            raise _Unsettled("it writes to other tensors each time")
+        recorder.finish([loss, nll, *(g for g in grads if g is not None)])
+        return recorder, scales
 
     def _on_probation(
         self,
@@ -765,7 +729,7 @@ class GraphCache:
             self._give_up(owner, model, f"the graph does not reproduce {result} on other data")
             run.finish()
             return run.result()
-        graph.raw = None
+        graph.on_probation = False
         return result
 
     # -- bookkeeping ---------------------------------------------------------------------------------------------
@@ -809,9 +773,7 @@ def _stored(name: str) -> Tensor | None:
 
 
 def _why(error: Exception) -> str:
-    if isinstance(error, (_NotTraceable, Unsupported)):
+    if isinstance(error, NotRecordable):
         return str(error)
-    if "data-dependent" in str(error) or "get value out of a tracing tensor" in str(error):
-        return "a value is taken out of a tensor, as control flow that depends on the data does"
     first = str(error).strip().partition("\n")[0]
-    return f"it cannot be captured ({type(error).__name__}: {first})"
+    return f"it cannot be recorded ({type(error).__name__}: {first})"

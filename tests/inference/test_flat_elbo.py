@@ -164,7 +164,7 @@ def test_lenet_in_single_precision() -> None:
 # ------------------------------------------------------------------------------------------- the same as stock Pyro
 
 
-@pytest.mark.parametrize(
+PROGRAMS = pytest.mark.parametrize(
     "make",
     [
         pytest.param(lambda: bnn(dense()), id="dense"),
@@ -181,10 +181,23 @@ def test_lenet_in_single_precision() -> None:
         pytest.param(lambda: bnn(dense(), max_scale=0.1), id="capped"),
     ],
 )
+
+
+@PROGRAMS
 @pytest.mark.parametrize("trace", [True, False])
 def test_same_as_stock(make: Callable[[], Pair], trace: bool) -> None:
     elbo = assert_same(make, elbo=FlatMeanField_ELBO(trace=trace))
     assert graphs(elbo) == trace
+
+
+@PROGRAMS
+def test_graph_is_the_program_bit_for_bit(make: Callable[[], Pair]) -> None:
+    torch.set_default_dtype(torch.float32)
+    losses, left, _ = train(make, FlatMeanField_ELBO(trace=False))
+    from_graph, left_by_graph, elbo = train(make, FlatMeanField_ELBO())
+    assert graphs(elbo) == 1
+    assert from_graph == losses
+    assert all(torch.equal(value, left_by_graph[name]) for name, value in left.items())
 
 
 @pytest.mark.parametrize("inplace", [True, False])
