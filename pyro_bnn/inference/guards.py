@@ -10,8 +10,9 @@ Guards: what a captured graph took for granted about the Python state around it,
     hooks         none on modules or parameters
 
 The program is followed from the model and the guide through attributes, closures, globals, defaults and the modules
-that were seen to run; not into the insides of torch, Pyro, NumPy and this package's own functions. All entries are
-compared in one pass at the speed of C, for they are checked at every step.
+that were seen to run; not into the insides of torch, Pyro, NumPy and this package's own functions. Of a user's own
+objects only those attributes count whose names its functions mention, so that a counter kept beside the program does
+no harm. All entries are compared in one pass at the speed of C, for they are checked at every step.
 """
 
 import functools
@@ -24,7 +25,7 @@ import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
-__all__ = ["Guards", "Inspector", "hooks_of", "is_plain"]
+__all__ = ["Guards", "Inspector", "hooks_of", "inspect", "is_plain"]
 
 _PLAIN = frozenset(
     [
@@ -48,6 +49,10 @@ _PLAIN = frozenset(
 _LIBRARIES = frozenset(
     ["torch", "torchvision", "pyro", "builtins", "numpy", "functools", "collections", "weakref", "abc", "typing"]
 )
+_OURS = _LIBRARIES | {"pyro_bnn"}
+_ALWAYS = frozenset(["forward", "__call__", "training"])
+_DYNAMIC = frozenset(["__dict__", "vars", "getattr", "attrgetter", "eval", "exec", "locals"])
+"""A function that mentions one of these may read any attribute."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _MAX_DEPTH = 5
 _MAX_CONTAINER = 64
@@ -219,13 +224,23 @@ def _content(cell: Any) -> Any:
 
 @final
 class Inspector:
-    """Follows the Python state that functions and modules can be seen to read, and puts guards on it."""
+    """
+    Follows the Python state that functions and modules can be seen to read, and puts guards on it.
 
-    def __init__(self, captured: Iterable[Tensor] = ()) -> None:
+    :param captured: the tensors that a graph reads where they lie.
+    :param names: the names that the program's functions are known to mention; see `inspect`.
+    """
+
+    def __init__(self, captured: Iterable[Tensor] = (), names: frozenset[str] = frozenset()) -> None:
         self.guards = Guards()
         self.modules: list[nn.Module] = []
+        self.mentioned: set[str] = set()
+        """The names that the functions followed so far mention."""
         self._captured = set(map(id, captured))
+        self._names = names
+        self._all_names = not names.isdisjoint(_DYNAMIC)
         self._seen: dict[int, Any] = {}
+        self._followed: set[int] = set()
 
     def visit(self, value: Any, label: str, depth: int = 0) -> None:
         """Follow one value."""
@@ -250,35 +265,44 @@ class Inspector:
 
     def _object(self, value: Any, label: str, depth: int) -> None:
         if depth == 0 or isinstance(value, Messenger) or _package(type(value)) not in _LIBRARIES:
-            self._namespace(vars(value), label, depth)
+            self._namespace(vars(value), label, depth, type(value))
             self._class(type(value), label, depth)
 
     def _module(self, module: nn.Module, label: str, depth: int) -> None:
-        if any(module is m for m in self.modules):
+        if id(module) in self._followed:
             return
-        self.modules.append(module)
+        self._followed.add(id(module))
         self._seen[id(module)] = module
+        self.modules.append(module)
         for part in (module._modules, module._parameters, module._buffers):
             for name in part:
                 self.guards.entry(part, name, f"{label}.{name}")
             self.guards.size(part, f"the parts of {label}")
-        self._namespace(vars(module), label, depth, library=_package(type(module)) in _LIBRARIES)
+        self._namespace(vars(module), label, depth, type(module))
         self._class(type(module), label, depth)
+
+    def _mentions(self, name: str) -> bool:
+        return self._all_names or name in self._names or name in _ALWAYS
 
     def _class(self, kind: type, label: str, depth: int) -> None:
         for base in kind.__mro__:
-            if _package(base) in _LIBRARIES or _package(base) == "pyro_bnn":
+            if _package(base) in _OURS:
                 continue
             for name, member in vars(base).items():
-                if isinstance(member, types.FunctionType):
-                    self.visit(member, f"{label}.{name}", depth + 1)
-                elif not name.startswith("__") and is_plain(member):
-                    probe = functools.partial(getattr, base, name)
-                    self.guards.probe(probe, f"{label}.{name}")
+                function = getattr(member, "__func__", getattr(member, "fget", member))
+                if not self._mentions(name):
+                    continue
+                if isinstance(function, types.FunctionType):
+                    self.visit(function, f"{label}.{name}", depth + 1)
+                elif is_plain(member):
+                    self.guards.probe(functools.partial(getattr, base, name), f"{label}.{name}")
 
-    def _namespace(self, names: dict[str, Any], label: str, depth: int, library: bool = False) -> None:
+    def _namespace(self, names: dict[str, Any], label: str, depth: int, kind: type) -> None:
+        known = _package(kind) in _OURS
         for name, value in list(names.items()):
-            if library and name.startswith("_"):
+            if name.startswith("_") and _package(kind) in _LIBRARIES:
+                continue
+            if not known and not self._mentions(name):
                 continue
             full = f"{label}.{name}"
             if self._cares(value):
@@ -324,9 +348,11 @@ class Inspector:
         wrapped = getattr(function, "__wrapped__", None)
         if wrapped is not None:
             self.visit(wrapped, label, depth)
-        if _package(function) in _LIBRARIES or _package(function) == "pyro_bnn":
+        if _package(function) in _OURS:
             return
-        for name in sorted(_names_of(code)):
+        mentioned = _names_of(code)
+        self.mentioned |= mentioned
+        for name in sorted(mentioned):
             if name in function.__globals__:
                 value = function.__globals__[name]
                 if self._cares(value):
@@ -339,8 +365,30 @@ def _item(values: list[Any], i: int) -> Any:
 
 
 def _names_of(code: types.CodeType) -> set[str]:
+    """Return the names that a function mentions: globals, attributes, and strings, which getattr may take."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             names |= _names_of(constant)
+        elif isinstance(constant, str):
+            names.add(constant)
     return names
+
+
+def inspect(programs: Mapping[str, Any], modules: Iterable[nn.Module], captured: Sequence[Tensor]) -> Inspector:
+    """
+    Put guards on everything that these programs, and the modules that were seen to run, can be seen to read.
+
+    Functions are found by the names that other functions mention, so that this goes on until no new name turns up.
+    """
+    names: frozenset[str] = frozenset()
+    modules = list(modules)
+    while True:
+        inspector = Inspector(captured, names)
+        for label, program in programs.items():
+            inspector.visit(program, label)
+        for module in modules:
+            inspector.visit(module, type(module).__name__)
+        if inspector.mentioned <= names:
+            return inspector
+        names |= inspector.mentioned

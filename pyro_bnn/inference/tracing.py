@@ -53,7 +53,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_flatten, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from pyro_bnn.inference.guards import Guards, Inspector, hooks_of, is_plain
+from pyro_bnn.inference.guards import Guards, hooks_of, inspect, is_plain
 from pyro_bnn.inference.kl import _PerDatum, _ScaleKL
 from pyro_bnn.inference.lowering import Lowered, lower
 from pyro_bnn.inference.recording import NotRecordable, Recorder, Writes, same_recording
@@ -650,7 +650,8 @@ class GraphCache:
         handlers: Sequence[_ScaleKL],
     ) -> _Graph:
         graded = [g is not None for g in run.grads]
-        inspector = _inspect(model, guide, run.modules, ())
+        programs = {"model": model, "guide": guide}
+        inspector = inspect(programs, run.modules, ())
         recorder, scales = self._record(run, step, tensors, handlers)
         again, _ = self._record(run, step, tensors, handlers)
         if not same_recording(recorder, again):
@@ -667,7 +668,7 @@ class GraphCache:
             live=lambda t: isinstance(t, nn.Parameter) or id(t) in known or t in self._volatile or t.is_inference(),
             layouts=[None, None, *(leaf.stride() for leaf in leaves)],
         )
-        inspector = _inspect(model, guide, run.modules, captured)
+        inspector = inspect(programs, run.modules, captured)
         guards = inspector.guards
         guards.modules(inspector.modules)
         guards.leaves([site.unconstrained for site in run.params])
@@ -757,15 +758,6 @@ class GraphCache:
         if reason not in self._said:
             self._said.add(reason)
             log.info("a step runs eagerly, for %s", reason)
-
-
-def _inspect(model: Any, guide: Any, modules: Sequence[nn.Module], captured: Sequence[Tensor]) -> Inspector:
-    inspector = Inspector(captured)
-    inspector.visit(model, "model")
-    inspector.visit(guide, "guide")
-    for module in modules:
-        inspector.visit(module, type(module).__name__)
-    return inspector
 
 
 def _stored(name: str) -> Tensor | None:

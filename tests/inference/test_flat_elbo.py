@@ -435,6 +435,45 @@ def test_globals_and_closures_are_watched() -> None:
 FACTOR = {"value": 1.0}
 
 
+class Experiment:
+    """A program that is a method, beside state that it reads, by whatever way, and state that it does not."""
+
+    def __init__(self) -> None:
+        self.power = 2
+        self.shift = 0.0
+        self.steps = 0
+        self.log: list[int] = []
+
+    @property
+    def offset(self) -> float:
+        return self.shift
+
+    def features(self, x: Tensor) -> Tensor:
+        return x**self.power
+
+    def model(self, x: Tensor, y: Tensor | None = None) -> None:
+        w = pyro.sample("w", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+        with pyro.plate("data", N, subsample=torch.arange(len(x))):
+            pyro.sample("obs", dist.Normal(self.features(x) @ w + self.offset, 1.0), obs=y)
+
+
+def test_methods_are_followed_but_not_what_they_do_not_mention() -> None:
+    experiments: list[Experiment] = []
+
+    def make() -> Pair:
+        experiments.append(Experiment())
+        return experiments[-1].model, AutoMeanFieldNormal(experiments[-1].model)
+
+    def between(i: int, *_: Any) -> None:
+        experiments[-1].steps += 1
+        experiments[-1].log.append(i)
+        experiments[-1].power = 3 if i >= 3 else 2
+        experiments[-1].shift = 1.0 if i >= 6 else 0.0
+
+    data = [(torch.randn(10, 3), torch.randn(10)) for _ in range(9)]
+    assert graphs(assert_same(make, data=data, between=between)) == 3
+
+
 def test_a_tensor_of_the_program_that_is_written_to() -> None:
     temperature = torch.tensor(1.0)
 
