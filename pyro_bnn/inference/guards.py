@@ -103,6 +103,7 @@ class Guards:
         self._sized: list[tuple[Any, int, str]] = []
         self._cells: list[tuple[Any, Any, str]] = []
         self._containers: list[tuple[Any, Any, str]] = []
+        self._contents: list[Any] = []
         self._probes: list[tuple[Callable[[], Any], Any, str]] = []
         self._tensors: list[Tensor] = []
         self._pointers: list[int] = []
@@ -133,6 +134,7 @@ class Guards:
     def container(self, container: Any, label: str) -> None:
         """Watch the plain content of a list, dict or set."""
         self._containers.append((container, _token(container), label))
+        self._contents.append(container.copy())
 
     def probe(self, get: Callable[[], Any], label: str) -> None:
         """Watch the identity of what a function returns."""
@@ -193,6 +195,19 @@ class Guards:
         if self.overwritten():
             return "the content of a constant tensor"
         return None
+
+    def restore(self) -> None:
+        """Put entries, closures and containers back to what they were."""
+        for names, name, value in zip(self._dicts, self._names, self._values, strict=True):
+            if names.get(name) is not value:
+                names[name] = value
+        for cell, value, _ in self._cells:
+            if value is not _EMPTY and _content(cell) is not value:
+                cell.cell_contents = value
+        for (container, token, _), content in zip(self._containers, self._contents, strict=True):
+            if _token(container) != token:
+                container.clear()
+                (container.extend if isinstance(container, list) else container.update)(content)
 
     def overwritten(self) -> list[Tensor]:
         """Return the watched tensors that have been written to."""

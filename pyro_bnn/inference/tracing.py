@@ -22,7 +22,7 @@ any other plain value that the program can be seen to read. The program keeps ru
 
 Random draws stay in the graph and use the global generator; writes to buffers (BatchNorm) stay in it, too. The weight
 on the KL is an input of the graph. What no guard sees, and no graph repeats, are effects outside of tensors, such as
-printing.
+printing; what a first step does to Python values out of the guards' sight, it does three times.
 """
 
 import functools
@@ -652,13 +652,16 @@ class GraphCache:
         graded = [g is not None for g in run.grads]
         programs = {"model": model, "guide": guide}
         inspector = inspect(programs, run.modules, ())
-        recorder, scales = self._record(run, step, tensors, handlers)
-        again, _ = self._record(run, step, tensors, handlers)
-        if not same_recording(recorder, again):
-            raise NotRecordable("two runs from the same random state differ")
-        changed = inspector.guards.changed()
+        try:
+            recorder, scales = self._record(run, step, tensors, handlers)
+            again, _ = self._record(run, step, tensors, handlers)
+            changed = inspector.guards.changed()
+        finally:
+            inspector.guards.restore()
         if changed is not None:
             raise _Unsettled(f"it changes {changed} when it runs")
+        if not same_recording(recorder, again):
+            raise NotRecordable("two runs from the same random state differ")
         captured = list(recorder.constants.values())
         known = {id(t) for m in inspector.modules for t in (*m.parameters(False), *m.buffers(False))}
         leaves = [leaf for leaf, has in zip(run.leaves, graded, strict=True) if has]

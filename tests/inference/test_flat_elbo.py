@@ -658,16 +658,35 @@ def test_python_random_numbers(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_python_counters(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "pyro_bnn")
-    COUNTS["calls"] = 0
-    model, guide = bnn(Custom(count))
-    FlatMeanField_ELBO().loss_and_grads(model, guide, *batches(1)[0])
-    assert "eagerly" in caplog.text
-    caplog.clear()
+    def make() -> Pair:
+        COUNTS["calls"] = 0
+        return bnn(Custom(count))
+
+    eager(make, caplog, "changes")
+
+
+def test_counters_out_of_sight(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     model, guide = bnn(Custom(lambda h: h * clock.tick()))
     FlatMeanField_ELBO().loss_and_grads(model, guide, *batches(1)[0])
     assert "two runs from the same random state differ" in caplog.text
+
+
+class Rebinding(nn.Module):
+    """Puts another tensor in the place of its buffer at every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(36, 4)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls = self.calls + 1
+        return self.fc(x.flatten(1)) * self.calls
+
+
+def test_buffers_that_are_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    eager(lambda: bnn(Rebinding()), caplog, "calls")
 
 
 def test_what_only_other_data_reveals(caplog: pytest.LogCaptureFixture) -> None:
