@@ -1,0 +1,129 @@
+"""The draws of Hamiltonian chains: NUTS and HMC, and whether they may stand for the posterior."""
+
+import time
+from abc import ABC
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast, final
+
+import torch
+
+from pyro_bnn.guides import StoredDraws
+from pyro_bnn.inference.checkpoint import load_state, save_state
+from pyro_bnn.inference.mcmc import MIN_CHAINS, convergence, run_chain
+from pyro_bnn.inference.predictive import ClassDraw, predictive_draws
+from pyro_bnn.posteriors.work import INTERRUPTED, Outcome, Trainer, Work, write_history
+
+__all__ = ["Hamiltonian", "Hmc", "Nuts"]
+
+
+@dataclass(frozen=True)
+class Hamiltonian(Trainer, ABC):
+    """
+    What HMC and NUTS have in common; epochs and batches are not used.
+
+    :param chains: run one after another.
+    :param warmup: adaptation steps of each.
+    :param draws: of each.
+    """
+
+    chains: int = MIN_CHAINS
+    warmup: int = 500
+    draws: int = 500
+    target_accept: float = 0.8
+
+    def __post_init__(self) -> None:
+        for name in ("chains", "warmup", "draws"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"posterior.{name}={value!r} is not a count: pass an integer of at least 1")
+
+    def run(self, work: Work, kernel: Literal["nuts", "hmc"], **numbers: Any) -> Outcome:
+        """Run the chains, each kept in the run folder when it is done, and judge them by what they predict."""
+        recipe, parts = work.recipe, work.parts
+        if recipe.kl != "uniform":
+            raise ValueError(f"kl={recipe.kl!r} is no posterior that a sampler could draw from: use eta to temper it")
+        found, history, seconds = [], list(work.history), 0.0
+        for c in range(self.chains):
+            kept = None if work.folder is None else work.folder / "checkpoint" / work.part / f"chain-{c + 1}.pt"
+            held = kept is not None and kept.is_file()
+            try:
+                done = load_state(cast(Path, kept)) if held else self._chain(work, c, kernel, numbers)
+            except KeyboardInterrupt:
+                return Outcome(None, history, None, INTERRUPTED, seconds)
+            found.append(done["samples"])
+            seconds += done["line"]["seconds"]
+            history.append({**done["line"], "seconds": seconds})
+            if kept is not None and work.folder is not None and not held:
+                save_state(kept, done)
+                write_history(work.folder, work.run, history)
+        guide = StoredDraws(
+            parts.model, num_draws=self.chains * self.draws, chains=self.chains, kind=kernel, states=False
+        )
+        with torch.no_grad():
+            flat = torch.cat([guide.flatten(samples) for samples in found])  # (chains draws, P)
+            guide.draws.copy_(flat)
+        facts = {"divergences": sum(line["divergences"] for line in history)}
+        if self.draws >= 4:
+            facts |= _convergence(work, guide)
+        return Outcome(guide, history, None, f"all {self.chains} chains done", seconds, facts)
+
+    def _chain(self, work: Work, c: int, kernel: Literal["nuts", "hmc"], numbers: Mapping[str, Any]) -> dict[str, Any]:
+        recipe = work.recipe
+        started = time.perf_counter()
+        chain = run_chain(
+            work.parts.model,
+            work.parts.data.train,
+            kernel=kernel,
+            warmup=self.warmup,
+            draws=self.draws,
+            seed=recipe.seed * 1000 + c,
+            eta=recipe.eta,
+            temperature=recipe.temperature,
+            target_accept=self.target_accept,
+            **numbers,
+        )
+        line = {
+            "chain": c + 1,
+            "divergences": chain.divergences,
+            "acceptance": chain.acceptance,
+            "step_size": chain.step_size,
+            "seconds": time.perf_counter() - started,
+        }
+        return {"samples": chain.samples, "line": line}
+
+
+def _convergence(work: Work, guide: StoredDraws, rows: int = 50) -> dict[str, Any]:
+    """Return R-hat and ESS of what the chains predict at some training rows."""
+    x = work.parts.data.train.x[:rows]
+    found = []
+    for s in range(guide.num_draws):
+        one = StoredDraws.from_flat(work.parts.model, guide.draws[s : s + 1])
+        draw = next(iter(predictive_draws(work.parts.model, one, x, 1)))
+        found.append(draw.log_probs.exp() if isinstance(draw, ClassDraw) else draw.mean)
+    return convergence(torch.stack(found).unflatten(0, (guide.chains, -1))).to_dict()
+
+
+@final
+@dataclass(frozen=True)
+class Nuts(Hamiltonian):
+    """The no-U-turn sampler."""
+
+    max_tree_depth: int = 8
+
+    def __call__(self, work: Work) -> Outcome:
+        """Sample."""
+        return self.run(work, "nuts", max_tree_depth=self.max_tree_depth)
+
+
+@final
+@dataclass(frozen=True)
+class Hmc(Hamiltonian):
+    """Plain HMC."""
+
+    trajectory_length: float = 1.0
+
+    def __call__(self, work: Work) -> Outcome:
+        """Sample."""
+        return self.run(work, "hmc", trajectory_length=self.trajectory_length)
