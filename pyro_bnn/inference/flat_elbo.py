@@ -143,7 +143,7 @@ def _uniform(vector: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------------------------------------- the ELBO
 
 
-def _is_latent(site: Any) -> bool:
+def _is_sample(site: Any) -> bool:
     return site["type"] == "sample" and not isinstance(site["fn"], _Subsample)
 
 
@@ -151,7 +151,7 @@ def _log_prob_sum(site: Any) -> Tensor:
     if "log_prob_sum" not in site:
         log_prob = site["fn"].log_prob(site["value"], *site["args"], **site["kwargs"])
         site["log_prob_sum"] = scale_and_mask(log_prob, site["scale"], site["mask"]).sum()
-    return cast(Tensor, site["log_prob_sum"])
+    return site["log_prob_sum"]  # type: ignore[no-any-return]
 
 
 def _entropy_sum(site: Any) -> Any:
@@ -172,17 +172,18 @@ def _site_kl(model_site: Any, guide_site: Any) -> Any:
     return kl.sum() if isinstance(kl, Tensor) else kl * torch.Size(guide_site["fn"].batch_shape).numel()
 
 
-def _flat_place(model_site: Any, guide_site: Any) -> _Flat | None:
-    """Return where the site lies, if its KL is that of two Normals over all of its elements, neither masked."""
+def _flat_place(model_site: Any, guide_site: Any) -> tuple[_Flat, Normal] | None:
+    """Return where a site lies and its prior, if its KL is that of two Normals over all of its elements, unmasked."""
     flat = guide_site["infer"].get("flat")
     if flat is None or guide_site["mask"] is not None or isinstance(guide_site["scale"], Tensor):
         return None
     q, p = guide_site["fn"], model_site["fn"]
-    if q.batch_shape or p.batch_shape or q.event_shape != p.event_shape:
+    prior = _normal(p)
+    if prior is None or q.batch_shape or p.batch_shape or q.event_shape != p.event_shape:
         return None
-    if _normal(q) is None or _normal(p) is None or q.event_shape.numel() != flat.stop - flat.start:
+    if _normal(q) is None or q.event_shape.numel() != flat.stop - flat.start:
         return None
-    return cast(_Flat, flat)
+    return flat, prior
 
 
 @final
@@ -313,7 +314,7 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
         kl: Any = 0.0
         flat: dict[Any, list[tuple[_Flat, Normal]]] = {}
         for name, model_site in model_trace.nodes.items():
-            if not _is_latent(model_site):
+            if not _is_sample(model_site):
                 continue
             if model_site["is_observed"]:
                 nll = nll - _log_prob_sum(model_site)
@@ -323,11 +324,11 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
             if place is None:
                 kl = kl + _site_kl(model_site, guide_site)
             else:
-                flat.setdefault(guide_site["scale"], []).append((place, cast(Normal, _normal(model_site["fn"]))))
+                flat.setdefault(guide_site["scale"], []).append(place)
         for scale, places in flat.items():
             kl = kl + scale_and_mask(self._flat_kl(places), scale)
         for name, guide_site in guide_trace.nodes.items():
-            if _is_latent(guide_site) and name not in model_trace.nodes:
+            if _is_sample(guide_site) and name not in model_trace.nodes:
                 assert guide_site["infer"].get("is_auxiliary")
                 kl = kl + _entropy_sum(guide_site)
         return nll, kl
