@@ -266,11 +266,22 @@ def test_regression_from_a_file(tmp_path: Path) -> None:
     assert abs(float(prediction.mean[0]) - 10) < 1
 
 
+def _take_interrupts() -> None:
+    """Undo what a shell does to background jobs, which start with interrupts ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_ctrl_c_leaves_a_whole_folder(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pyro_bnn", "train", "lenet5-mnist-mini", "--out", str(tmp_path / "run")]
     settings = ["--set", "epochs=1000", "--set", "data_args.train_size=300"]
-    process = subprocess.Popen(command + settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command + settings,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_take_interrupts,
+    )
     deadline = time.monotonic() + 120
     while not (tmp_path / "run" / "checkpoint" / "last.pt").exists():
         assert time.monotonic() < deadline
