@@ -26,7 +26,7 @@ import math
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, final
@@ -42,7 +42,7 @@ from pyro_bnn.analysis.metrics import classification_metrics, ece_null
 from pyro_bnn.analysis.ood import accumulate, auroc, gaussian_noise, ood_scores
 from pyro_bnn.card_text import markdown, readme_table
 from pyro_bnn.inference.checkpoint import atomic_write
-from pyro_bnn.posterior import DESCRIPTION, TENSORS, Posterior
+from pyro_bnn.posterior import DESCRIPTION, TENSORS
 from pyro_bnn.posteriors import make_trainer
 from pyro_bnn.recipe import Recipe, find_recipe, recipe_names
 from pyro_bnn.runs import UNFAMILIAR, FinishedRun, open_run, unfamiliar
@@ -86,10 +86,9 @@ def _calibrated(column: Mapping[str, float], log_probs: Tensor) -> dict[str, Any
     return {**_shown(column), "ece_null": ece_null(log_probs)}
 
 
-def _classes(run: FinishedRun, draws: int, posterior: Posterior | None = None) -> ClassEvaluation:
-    """Score the test rows with the run's own draws, by its posterior or by another."""
+def _classes(run: FinishedRun, draws: int) -> ClassEvaluation:
     test = run.data.test
-    found = evaluate_rows(posterior or run.posterior, test.x, test.y, draws, seed=run.recipe.seed)
+    found = evaluate_rows(run.posterior, test.x, test.y, draws, seed=run.recipe.seed)
     assert isinstance(found, ClassEvaluation)
     return found
 
@@ -106,13 +105,14 @@ def _outside(run: FinishedRun, data_root: str | Path | None) -> dict[str, Tensor
 
 
 def _told_apart(
-    run: FinishedRun, evaluation: ClassEvaluation, outside: Mapping[str, Tensor]
+    run: FinishedRun, evaluation: ClassEvaluation, data_root: str | Path | None
 ) -> dict[str, dict[str, float]]:
+    """Return AUROC by unfamiliar set and score; a point has no mutual information."""
     inside = {"entropy": evaluation.entropy, "mutual_information": evaluation.epistemic}
     if evaluation.num_samples == 1:
         del inside["mutual_information"]
     table = {}
-    for name, x in outside.items():
+    for name, x in _outside(run, data_root).items():
         scores = ood_scores(accumulate(run.posterior, x, evaluation.num_samples, run.recipe.seed))
         table[name] = {score: auroc(values, scores[score]) for score, values in inside.items()}
     return table
@@ -123,9 +123,28 @@ def _val_nll(run: FinishedRun) -> float | None:
     return min((line["val_nll"] for line in run.history if line.get("val_nll") is not None), default=None)
 
 
-def _one(run: FinishedRun, evaluation: ClassEvaluation, outside: Mapping[str, Tensor]) -> dict[str, Any]:
+@final
+@dataclass(frozen=True)
+class _Scored:
+    """What one seed gave, as it stands in the card, and the rows that differences are taken of."""
+
+    told: dict[str, Any]
+    evaluation: ClassEvaluation
+
+
+@final
+@dataclass(frozen=True)
+class _ScoredTwin:
+    """Likewise for a twin: predictives (N, K), raw and temperature-scaled (None without validation rows)."""
+
+    told: dict[str, Any]
+    raw: Tensor
+    scaled: Tensor | None
+
+
+def _score(run: FinishedRun, evaluation: ClassEvaluation, data_root: str | Path | None) -> _Scored:
     table = evaluation.table
-    return {
+    told: dict[str, Any] = {
         "seed": run.recipe.seed,
         "val_nll": _val_nll(run),
         "epochs": run.results.get("epochs"),
@@ -135,33 +154,26 @@ def _one(run: FinishedRun, evaluation: ClassEvaluation, outside: Mapping[str, Te
         "date": run.results.get("date"),
         **{column: _shown(table[column]) for column in ("plug_in", "one_draw") if column in table},
         "s_draws": _calibrated(table["s_draws"], evaluation.log_probs),
-        "ood": _told_apart(run, evaluation, outside),
+        "ood": _told_apart(run, evaluation, data_root),
     }
+    return _Scored(told, evaluation)
 
 
-def _one_twin(
-    run: FinishedRun, evaluation: ClassEvaluation, outside: Mapping[str, Tensor]
-) -> tuple[dict[str, Any], Tensor | None]:
-    """Return the twin's numbers and its temperature-scaled predictive (None without validation rows)."""
-    found = {
+def _score_twin(run: FinishedRun, data_root: str | Path | None) -> _ScoredTwin:
+    evaluation, val = _classes(run, 1), run.data.val
+    told = {
         "seed": run.recipe.seed,
         "val_nll": _val_nll(run),
         "seconds": run.results.get("seconds", {}).get("train"),
         "raw": _calibrated(evaluation.table["s_draws"], evaluation.log_probs),
-        "ood": _told_apart(run, evaluation, outside),
+        "ood": _told_apart(run, evaluation, data_root),
     }
-    if run.data.val is None:
-        return found, None
-    val = run.data.val
-    temperature = fit_temperature(
-        accumulate(run.posterior, val.x, evaluation.num_samples, run.recipe.seed).log_probs, val.y
-    )
+    if val is None:
+        return _ScoredTwin(told, evaluation.log_probs, None)
+    temperature = fit_temperature(accumulate(run.posterior, val.x, 1, run.recipe.seed).log_probs, val.y)
     scaled = scale_temperature(evaluation.log_probs, temperature)
-    found["scaled"] = {
-        "temperature": temperature,
-        **_calibrated(classification_metrics(scaled, evaluation.labels), scaled),
-    }
-    return found, scaled
+    numbers = _calibrated(classification_metrics(scaled, evaluation.labels), scaled)
+    return _ScoredTwin({**told, "scaled": {"temperature": temperature, **numbers}}, evaluation.log_probs, scaled)
 
 
 # -- several runs ------------------------------------------------------------------------------------------------------
@@ -194,8 +206,9 @@ def paired_difference(values: Sequence[Tensor], others: Sequence[Tensor]) -> dic
     return found
 
 
-def _differences(evaluations: Sequence[ClassEvaluation], predictives: Sequence[Tensor]) -> dict[str, dict[str, float]]:
+def _differences(scored: Sequence[_Scored], predictives: Sequence[Tensor]) -> dict[str, dict[str, float]]:
     """Return accuracy and NLL of the posteriors minus those of predictives (N, K) for the same seeds."""
+    evaluations = [one.evaluation for one in scored]
     labels = [evaluation.labels for evaluation in evaluations]
     own = [evaluation.log_density for evaluation in evaluations]
     other = [p.gather(1, y[:, None])[:, 0] for p, y in zip(predictives, labels, strict=True)]
@@ -231,10 +244,10 @@ def _without(recipe: Recipe, *keys: str) -> dict[str, Any]:
     return {key: value for key, value in recipe.model_dump().items() if key not in keys}
 
 
-def _pair(runs: Sequence[FinishedRun], twins: Sequence[FinishedRun]) -> dict[int, FinishedRun]:
-    """Return the twin of every seed; what is no twin is refused."""
+def _pair(runs: Sequence[FinishedRun], twins: Sequence[FinishedRun]) -> list[FinishedRun]:
+    """Return the twins in the order of the runs' seeds; what is no twin is refused."""
     if not twins:
-        return {}
+        return []
     _check(twins)
     by_seed = {twin.recipe.seed: twin for twin in twins}
     for run in runs:
@@ -247,7 +260,7 @@ def _pair(runs: Sequence[FinishedRun], twins: Sequence[FinishedRun]) -> dict[int
             raise ValueError(f"{twin.path} is no twin of {run.path}: {', '.join(changed)} differ")
         if twin.draws() != 1:
             raise ValueError(f"{twin.path} is not deterministic: train the twin with --set posterior=map")
-    return by_seed
+    return [by_seed[run.recipe.seed] for run in runs]
 
 
 # -- how it was made ---------------------------------------------------------------------------------------------------
@@ -299,22 +312,23 @@ def _command(run: FinishedRun) -> str:
     return " ".join(["pyro-bnn train", recipe.name, *settings])
 
 
-def _shipped(run: FinishedRun, folder: Path, draws: int) -> tuple[dict[str, Any], ClassEvaluation, Posterior]:
-    """Write the compact posterior and score what was written."""
+def _ship(run: FinishedRun, folder: Path, draws: int) -> tuple[dict[str, Any], FinishedRun]:
+    """Write the compact posterior; return what there is to say of it, and the run with what was written."""
+    exact = _classes(run, draws)
     run.posterior.save(folder, compact=True)
-    kept = load(folder)
-    evaluation = _classes(run, draws, kept)
+    kept = replace(run, posterior=load(folder))
+    evaluation = _classes(kept, draws)
     with atomic_write(folder / LABELS) as file:
         np.save(file, evaluation.guess.numpy().astype(np.uint8 if run.data.num_outputs <= 256 else np.int64))
-    size = sum((folder / name).stat().st_size for name in (TENSORS, DESCRIPTION))
     told = {
         "seed": run.recipe.seed,
         "num_samples": draws,
         "accuracy": evaluation.table["s_draws"]["accuracy"],
         "pred_nll": evaluation.table["s_draws"]["pred_nll"],
-        "bytes": size,
+        "unrounded_pred_nll": exact.table["s_draws"]["pred_nll"],
+        "bytes": sum((folder / name).stat().st_size for name in (TENSORS, DESCRIPTION)),
     }
-    return told, evaluation, kept
+    return told, kept
 
 
 def make_card(
@@ -339,73 +353,68 @@ def make_card(
     """
     opened = [open_run(path, data_root) for path in runs]
     _check(opened)
-    by_seed = _pair(opened, [open_run(path, data_root) for path in twins])
-    name = name or opened[0].recipe.name
-    folder = Path("cards") / name if out is None else Path(out)
+    pairs = _pair(opened, [open_run(path, data_root) for path in twins])
     first = opened[0]
-    outside = _outside(first, data_root)
+    draws = first.draws(num_samples)
+    name = name or first.recipe.name
+    folder = Path("cards") / name if out is None else Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    shipped, evaluation, kept = _shipped(first, folder, first.draws(num_samples))
-    results, evaluations, twin_rows, raw, scaled = [], [], [], [], []
-    for run in opened:
-        draws = run.draws(num_samples)
-        full = _classes(run, draws)
-        if run is first:
-            shipped["unrounded_pred_nll"] = full.table["s_draws"]["pred_nll"]
-            run = FinishedRun(run.name, run.path, kept, run.recipe, run.data, run.results, run.history)
-            full = evaluation
-        evaluations.append(full)
-        results.append(_one(run, full, outside))
-        if by_seed:
-            twin = by_seed[run.recipe.seed]
-            of_twin = _classes(twin, 1)
-            row, predictive = _one_twin(twin, of_twin, outside)
-            twin_rows.append(row)
-            raw.append(of_twin.log_probs)
-            scaled += [] if predictive is None else [predictive]
+    shipped, kept = _ship(first, folder, draws)
+    scored = [_score(run, _classes(run, draws), data_root) for run in [kept, *opened[1:]]]
     card = {
         "name": name,
         "title": f"{name} (eta = {first.recipe.eta:g})",
-        "description": first.recipe.description,
-        "source": first.recipe.source,
-        "command": _command(first),
-        "recipe": first.recipe.model_dump(),
-        "kind": first.recipe.posterior["name"],
-        "eta": first.recipe.eta,
-        "temperature": first.recipe.temperature,
-        "data": _data(first),
-        "num_samples": first.draws(num_samples),
+        **_told(first),
+        "num_samples": draws,
         "tuning_runs": tuning_runs,
         "seeds": [run.recipe.seed for run in opened],
         "shipped": shipped,
-        "results": results,
+        "results": [one.told for one in scored],
         "mean": {
-            column: _means([row[column] for row in results])
+            column: _means([one.told[column] for one in scored])
             for column in ("plug_in", "one_draw", "s_draws")
-            if column in results[0]
-        },
-        "made": {
-            "date": first.results.get("date"),
-            "pyro_bnn": first.results.get("pyro_bnn", __version__),
-            "torch": first.results.get("torch", torch.__version__),
-            "pyro": first.results.get("pyro"),
-            "python": platform.python_version(),
-            "machine": first.results.get("machine"),
+            if column in scored[0].told
         },
     }
-    if by_seed:
-        card["twin"] = {
-            "command": _command(by_seed[first.recipe.seed]),
-            "kind": by_seed[first.recipe.seed].recipe.posterior["name"],
-            "results": twin_rows,
-            "mean": {c: _means([row[c] for row in twin_rows]) for c in ("raw", "scaled") if c in twin_rows[0]},
-        }
-        card["differences"] = {"raw": _differences(evaluations, raw)}
-        if len(scaled) == len(evaluations):
-            card["differences"]["scaled"] = _differences(evaluations, scaled)
+    if pairs:
+        card |= _beside(scored, [_score_twin(twin, data_root) for twin in pairs], _command(pairs[0]))
     _write(folder / CARD, json.dumps(card, indent=2, allow_nan=False) + "\n")
     _write(folder / TEXT, markdown(card))
     return folder
+
+
+def _told(run: FinishedRun) -> dict[str, Any]:
+    """Return how a run was made."""
+    recipe, results = run.recipe, run.results
+    return {
+        "description": recipe.description,
+        "source": recipe.source,
+        "command": _command(run),
+        "recipe": recipe.model_dump(),
+        "kind": recipe.posterior["name"],
+        "eta": recipe.eta,
+        "temperature": recipe.temperature,
+        "data": _data(run),
+        "made": {
+            "date": results.get("date"),
+            "pyro_bnn": results.get("pyro_bnn", __version__),
+            "torch": results.get("torch", torch.__version__),
+            "pyro": results.get("pyro"),
+            "python": platform.python_version(),
+            "machine": results.get("machine"),
+        },
+    }
+
+
+def _beside(scored: Sequence[_Scored], twins: Sequence[_ScoredTwin], command: str) -> dict[str, Any]:
+    """Return what a card says of its twins."""
+    rows = [twin.told for twin in twins]
+    differences = {"raw": _differences(scored, [twin.raw for twin in twins])}
+    scaled = [twin.scaled for twin in twins if twin.scaled is not None]
+    if len(scaled) == len(twins):
+        differences["scaled"] = _differences(scored, scaled)
+    means = {column: _means([row[column] for row in rows]) for column in ("raw", "scaled") if column in rows[0]}
+    return {"twin": {"command": command, "results": rows, "mean": means}, "differences": differences}
 
 
 def _data(run: FinishedRun) -> dict[str, Any]:
