@@ -419,7 +419,7 @@ class _Run(NamedTuple):
         self.after.restore()
 
     def result(self) -> StepResult:
-        graded = [(leaf, g.clone(memory_format=torch.contiguous_format)) for leaf, g in self._graded()]
+        graded = [(leaf, torch.empty_like(leaf).copy_(g)) for leaf, g in self._graded()]
         return StepResult(self.loss, self.nll, [leaf for leaf, _ in graded], [g for _, g in graded], self.params)
 
     def _graded(self) -> Iterator[tuple[Tensor, Tensor]]:
