@@ -167,6 +167,9 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Run folder; default runs/RECIPE.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run in --out.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; the same as --set device=...")] = None,
+    report: Annotated[
+        bool, typer.Option("--report/--no-report", help="Write posterior.nc and report.html, too.")
+    ] = True,
     data_root: DataRoot = None,
 ) -> None:
     """Train a recipe; leave a run folder and print the results table."""
@@ -182,7 +185,7 @@ def train(
     folder = _free_folder(chosen.name) if out is None else out
     from pyro_bnn.training import train as run_training
 
-    run = run_training(chosen, out=folder, data_root=data_root, resume=resume, **changes)
+    run = run_training(chosen, out=folder, data_root=data_root, resume=resume, report=report, **changes)
     if not run.finished:
         if run.history:
             typer.echo(

@@ -2,7 +2,8 @@
 Recipe -> Run: the one file where all rooms meet, and the one with the tables of names.
 
 A run folder holds `recipe.toml` (resolved: no default left implicit), `metrics.jsonl` (a line per epoch),
-`checkpoint/` (last and best on validation), `posterior.safetensors` with `posterior.json`, and `results.json`.
+`checkpoint/` (last and best on validation), `posterior.safetensors` with `posterior.json`, `results.json`, and what
+people look at: `posterior.nc` for ArviZ and `report.html`.
 Everything is built and checked before the folder is made, and every file is replaced in one step.
 """
 
@@ -23,6 +24,7 @@ from pyro.infer import ELBO
 from pyro.optim import PyroOptim
 from torch import nn
 
+from pyro_bnn.analysis.evaluation import Evaluation, evaluate_rows
 from pyro_bnn.data import AUGMENTATIONS, DATASETS, Data, load_data
 from pyro_bnn.guides import AutoDropout, AutoLowRankNormal, AutoMeanFieldNormal, AutoPoint, Ensemble, StoredDraws
 from pyro_bnn.inference.checkpoint import atomic_write
@@ -382,6 +384,7 @@ def train(
     data_root: str | Path | None = None,
     resume: bool = True,
     progress: bool = True,
+    report: bool = True,
     callbacks: Sequence[Callback] = (),
     **settings: Any,
 ) -> Run:
@@ -393,6 +396,7 @@ def train(
     :param data_root: where data sets by name live; default PYRO_BNN_DATA, else the user's cache.
     :param resume: go on with an unfinished run in `out`; False refuses a folder that holds one.
     :param progress: show a progress bar, or a line per epoch where there is no terminal.
+    :param report: write `posterior.nc` and `report.html` into `out`, too: some seconds more.
     :param settings: recipe keys to change, e.g. `epochs=3`; dotted ones as `**{"optim.loc.lr": 1e-3}`.
     """
     path = None if out is None else Path(out)
@@ -422,7 +426,7 @@ def train(
         return Run(path, settled, posterior, {}, outcome.history, finished=False)
     started = time.perf_counter()
     test = parts.data.test.to(settled.device)
-    table = posterior.evaluate(test.x, test.y, settled.num_samples, seed=settled.seed)
+    evaluation = evaluate_rows(posterior, test.x, test.y, settled.num_samples, seed=settled.seed)
     results = {
         "recipe": settled.name,
         "data": settled.data,
@@ -430,7 +434,7 @@ def train(
         "temperature": settled.temperature,
         "num_samples": settled.num_samples,
         "num_test": len(test),
-        "test": table,
+        "test": evaluation.table,
         "posterior": settled.posterior,
         "facts": outcome.facts,
         "epochs": len(outcome.history),
@@ -442,7 +446,31 @@ def train(
     if path is not None:
         posterior.save(path)
         _write(path / "results.json", json.dumps(results, indent=2))
+        if report:
+            _write_outputs(path, parts.data, posterior, outcome.history, results, evaluation)
     return Run(path, settled, posterior, results, outcome.history)
+
+
+def _write_outputs(
+    path: Path,
+    data: Data,
+    posterior: Posterior,
+    history: Sequence[Mapping[str, Any]],
+    results: Mapping[str, Any],
+    evaluation: Evaluation,
+) -> None:
+    from pyro_bnn.analysis.outputs import write_outputs
+
+    write_outputs(
+        path,
+        posterior,
+        (data.train.x, data.train.y),
+        (data.test.x, data.test.y),
+        None if data.val is None else (data.val.x, data.val.y),
+        history=history,
+        results=results,
+        evaluation=evaluation,
+    )
 
 
 def _circumstances() -> dict[str, Any]:

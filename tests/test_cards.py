@@ -38,7 +38,7 @@ SMALL: dict[str, Any] = {
 
 
 def run(out: Path, **settings: Any) -> Path:
-    train("mlp-mnist-mini", out=out, progress=False, **{**SMALL, **settings})
+    train("mlp-mnist-mini", out=out, progress=False, report=False, **{**SMALL, **settings})
     return out
 
 
@@ -200,7 +200,7 @@ def test_what_is_no_card_is_refused(runs: dict[str, Path], tmp_path: Path) -> No
 
 
 def test_regressions_have_no_card(tmp_path: Path) -> None:
-    train("linear-regression", out=tmp_path / "line", progress=False, epochs=1, num_samples=2)
+    train("linear-regression", out=tmp_path / "line", progress=False, report=False, epochs=1, num_samples=2)
     with pytest.raises(ValueError, match="is a regression: cards are for classifiers"):
         make_card([tmp_path / "line"], out=tmp_path / "never")
     assert not (tmp_path / "never").exists()

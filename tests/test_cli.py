@@ -161,7 +161,8 @@ def test_list_tells_more_of_recipes_and_posteriors(capsys: pytest.CaptureFixture
 
 def test_a_card_from_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--set", "epochs=1", "--set", "num_samples=2", "--set", "data_args={train_size=300}"]
-    assert main(["train", "mlp-mnist-mini", "--out", str(tmp_path / "run"), *small]) == 0
+    assert main(["train", "mlp-mnist-mini", "--no-report", "--out", str(tmp_path / "run"), *small]) == 0
+    assert not (tmp_path / "run" / "report.html").exists()
     assert main(["card", str(tmp_path / "run"), "--out", str(tmp_path / "card"), "--data-root", str(tmp_path)]) == 0
     assert "wrote" in capsys.readouterr().out
     assert (tmp_path / "card" / "card.md").read_text().startswith("# mlp-mnist-mini (eta = 0.1)")

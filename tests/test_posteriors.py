@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import pyro_bnn as pb
+from pyro_bnn.analysis.arviz import open_arviz
 from pyro_bnn.guides import AutoLowRankNormal, AutoPoint, Ensemble, StoredDraws
 from pyro_bnn.inference.svi import Callback, Diverged, FitState
 from pyro_bnn.posteriors import POSTERIORS, make_trainer
@@ -44,7 +45,9 @@ X = torch.rand(7, 1, 28, 28, generator=torch.Generator().manual_seed(0))
 
 
 def run_small(kind: Any, out: Path | None, **settings: Any) -> Any:
-    return train("lenet5-mnist-mini", out=out, progress=False, **{**SMALL, "posterior": kind, **settings})
+    return train(
+        "lenet5-mnist-mini", out=out, progress=False, **{**SMALL, "posterior": kind, "report": False, **settings}
+    )
 
 
 def test_the_table_here_is_complete() -> None:
@@ -68,7 +71,11 @@ class _Stop(Callback):
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_one_interface_saved_loaded_and_resumed(name: str, tmp_path: Path) -> None:
     kind = KINDS[name]
-    whole = run_small(kind, tmp_path / "whole")
+    whole = run_small(kind, tmp_path / "whole", report=True)
+    assert "<html" in (tmp_path / "whole" / "report.html").read_text()
+    idata = open_arviz(tmp_path / "whole" / "posterior.nc")
+    assert {"posterior_predictive", "log_likelihood", "predictions", "prior"} <= set(idata.groups())
+    idata.close()
     loaded = load(tmp_path / "whole")
     for posterior in (whole.posterior, loaded):
         p = posterior.predict(X, num_samples=6, seed=1)

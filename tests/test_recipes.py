@@ -190,6 +190,6 @@ def test_every_recipe_trains(name: str, root: Path, tmp_path: Path) -> None:
         settings |= {"posterior.warmup": 5, "posterior.draws": 5}
     if recipe.posterior["name"] == "ensemble":
         settings |= {"posterior.members": 2}
-    run = train(recipe, out=tmp_path / "run", data_root=root, progress=False, **settings)
+    run = train(recipe, out=tmp_path / "run", data_root=root, progress=False, report=False, **settings)
     assert run.finished
     assert math.isfinite(run.results["test"]["s_draws"]["pred_nll"])

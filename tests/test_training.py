@@ -22,11 +22,11 @@ SMALL: dict[str, Any] = {"epochs": 2, "data_args": {"train_size": 300, "test_siz
 
 
 def run_small(out: Path | None, **settings: Any) -> Any:
-    return train("lenet5-mnist-mini", out=out, progress=False, **{**SMALL, **settings})
+    return train("lenet5-mnist-mini", out=out, progress=False, **{**SMALL, "report": False, **settings})
 
 
 def test_a_run_folder_holds_everything(tmp_path: Path) -> None:
-    run = run_small(tmp_path / "run")
+    run = run_small(tmp_path / "run", report=True)
     held = {str(p.relative_to(tmp_path / "run")) for p in (tmp_path / "run").rglob("*") if p.is_file()}
     assert {
         "recipe.toml",
@@ -36,8 +36,10 @@ def test_a_run_folder_holds_everything(tmp_path: Path) -> None:
         "posterior.safetensors",
         "posterior.json",
         "results.json",
+        "posterior.nc",
+        "report.html",
     } <= held
-    assert not [name for name in held if name.endswith(".tmp")]
+    assert not [name for name in held if name.endswith(".tmp") or ".partial" in name]
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2]
     for line in lines:
@@ -55,7 +57,7 @@ def test_the_written_recipe_is_resolved_and_gives_the_same_run(tmp_path: Path) -
     held = Recipe.from_toml((tmp_path / "a" / "recipe.toml").read_text())
     assert held.likelihood == {"name": "categorical"}
     assert held.model_args == {"in_channels": 1, "num_classes": 10, "image_size": 28}
-    again = train(held, out=tmp_path / "b", progress=False)
+    again = train(held, out=tmp_path / "b", progress=False, report=False)
     assert again.results["test"] == first.results["test"]
 
 
@@ -264,6 +266,7 @@ def test_regression_from_a_file(tmp_path: Path) -> None:
     assert run.results["test"]["s_draws"]["rmse"] < 0.5  # in the units of y, whose sd is 1.7
     prediction = pb.load(tmp_path / "run").predict(torch.zeros(1, 2), num_samples=20)
     assert abs(float(prediction.mean[0]) - 10) < 1
+    assert "coverage" in (tmp_path / "run" / "report.html").read_text().lower()
 
 
 def _take_interrupts() -> None:

@@ -38,7 +38,7 @@ def runs(tmp_path_factory):
         ("two", {"seed": 0, "model_args": {"hidden": [8]}}),
         ("other-rows", {"seed": 0, "data_args": {"train_size": 300, "test_size": 150}}),
     ):
-        train(recipe(folder, name, **values), out=folder / name, progress=False)
+        train(recipe(folder, name, **values), out=folder / name, progress=False, report=False)
     return folder
 
 
@@ -145,6 +145,6 @@ def test_compare_refuses_other_classes(runs, tmp_path):
     x, y = rng.normal(size=(60, 28, 28)), np.arange(60) % 2
     np.savez(tmp_path / "two.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     path = recipe(tmp_path, "binary", data=str(tmp_path / "two.npz"), data_args={}, epochs=1, batch_size=20)
-    train(path, out=tmp_path / "binary", progress=False)
+    train(path, out=tmp_path / "binary", progress=False, report=False)
     with pytest.raises(ValueError, match=r"one knows the classes 0, 1, 2.* and binary 0, 1: compare"):
         compare([runs / "one", tmp_path / "binary"])
