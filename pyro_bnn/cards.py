@@ -312,8 +312,8 @@ def _command(run: FinishedRun) -> str:
     return " ".join(["pyro-bnn train", recipe.name, *settings])
 
 
-def _ship(run: FinishedRun, folder: Path, draws: int) -> tuple[dict[str, Any], FinishedRun]:
-    """Write the compact posterior; return what there is to say of it, and the run with what was written."""
+def _ship(run: FinishedRun, folder: Path, draws: int) -> tuple[dict[str, Any], FinishedRun, ClassEvaluation]:
+    """Write the compact posterior; return what there is to say of it, the run with what was written, and its scores."""
     exact = _classes(run, draws)
     run.posterior.save(folder, compact=True)
     kept = replace(run, posterior=load(folder))
@@ -328,7 +328,7 @@ def _ship(run: FinishedRun, folder: Path, draws: int) -> tuple[dict[str, Any], F
         "unrounded_pred_nll": exact.table["s_draws"]["pred_nll"],
         "bytes": sum((folder / name).stat().st_size for name in (TENSORS, DESCRIPTION)),
     }
-    return told, kept
+    return told, kept, evaluation
 
 
 def make_card(
@@ -359,8 +359,9 @@ def make_card(
     name = name or first.recipe.name
     folder = Path("cards") / name if out is None else Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    shipped, kept = _ship(first, folder, draws)
-    scored = [_score(run, _classes(run, draws), data_root) for run in [kept, *opened[1:]]]
+    shipped, kept, evaluation = _ship(first, folder, draws)
+    scored = [_score(kept, evaluation, data_root)]
+    scored += [_score(run, _classes(run, draws), data_root) for run in opened[1:]]
     card = {
         "name": name,
         "title": f"{name} (eta = {first.recipe.eta:g})",
