@@ -60,7 +60,7 @@ __all__ = [
     "write_readme",
 ]
 
-CARD, TEXT, LABELS = "card.json", "card.md", "labels.npy"
+CARD, TEXT, LABELS, TWIN = "card.json", "card.md", "labels.npy", "twin"
 START, END = "<!-- zoo:start -->", "<!-- zoo:end -->"
 
 NLL_TOLERANCE = 5e-4
@@ -344,6 +344,8 @@ def make_card(
     """
     Make a card and a compact posterior from the run folders of one recipe, and return their folder.
 
+    Its twin goes into the folder `twin`, where a report of the posterior finds it.
+
     :param runs: run folders that differ in their seed; the first is the one to ship.
     :param twins: a deterministic run for every seed.
     :param name: default the recipe's.
@@ -378,6 +380,7 @@ def make_card(
         },
     }
     if pairs:
+        pairs[0].posterior.save(folder / TWIN, compact=True)
         card |= _beside(scored, [_score_twin(twin, data_root) for twin in pairs], _command(pairs[0]))
     _write(folder / CARD, json.dumps(card, indent=2, allow_nan=False) + "\n")
     _write(folder / TEXT, markdown(card))

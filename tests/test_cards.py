@@ -61,6 +61,12 @@ def card(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Pat
     )
 
 
+def test_a_card_ships_its_twin(card: Path, runs: dict[str, Path]) -> None:
+    x = load_data("mnist-mini").test.x[:50]
+    kept, trained = load(card / "twin"), load(runs["twin-3"])
+    torch.testing.assert_close(kept.predict(x, num_samples=1), trained.predict(x, num_samples=1), rtol=0, atol=2e-3)
+
+
 def test_a_card_holds_every_seed_and_the_twin(card: Path, runs: dict[str, Path]) -> None:
     told = read_card(card)
     assert told["title"] == "small (eta = 0.1)"
