@@ -28,7 +28,7 @@ from pyro_bnn.analysis.metrics import (
 from pyro_bnn.compact import decode, encode
 from pyro_bnn.data.standardise import Standardiser
 from pyro_bnn.inference.checkpoint import atomic_write, parameters_of, restore_parameters
-from pyro_bnn.inference.predictive import CHUNK, ClassDraw, Draw, RealDraw, evaluation_mode, predictive_draws
+from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, evaluation_mode, predictive_draws
 from pyro_bnn.version import __version__
 
 __all__ = ["Posterior", "RealPrediction", "Uncertainty"]
@@ -98,14 +98,14 @@ class Posterior:
 
     @torch.no_grad()
     def predict(
-        self, x: Any, num_samples: int = 100, *, chunk: int = CHUNK, seed: int | None = None
+        self, x: Any, num_samples: int = 100, *, chunk: int | None = None, seed: int | None = None
     ) -> Tensor | RealPrediction:
         """
         Return the averaged predictive for inputs on the model's scale (see `standardise`).
 
         Probabilities (N, K) for classes; `.mean` and `.sd` for numbers. Memory does not grow with `num_samples`.
 
-        :param chunk: rows per forward pass.
+        :param chunk: rows per forward pass; default as many as are fast.
         :param seed: fixes the draws and leaves the global random state alone.
         """
         summary = self._summary(x, num_samples, chunk, seed)
@@ -114,7 +114,7 @@ class Posterior:
         return RealPrediction(summary.mean.float(), summary.sd.float())
 
     @torch.no_grad()
-    def draws(self, x: Any, num_samples: int = 20, *, chunk: int = CHUNK, seed: int | None = None) -> Tensor:
+    def draws(self, x: Any, num_samples: int = 20, *, chunk: int | None = None, seed: int | None = None) -> Tensor:
         """Return one row of predictions per weight sample: probabilities (S, N, K), or means (S, N, D)."""
         with self._seeded(seed):
             found = [
@@ -128,7 +128,7 @@ class Posterior:
         x: Any,
         num_samples: int = 100,
         *,
-        chunk: int = CHUNK,
+        chunk: int | None = None,
         seed: int | None = None,
         plug_in: bool = False,
     ) -> Iterator[Draw]:
@@ -155,7 +155,7 @@ class Posterior:
 
     @torch.no_grad()
     def uncertainty(
-        self, x: Any, num_samples: int = 100, *, chunk: int = CHUNK, seed: int | None = None
+        self, x: Any, num_samples: int = 100, *, chunk: int | None = None, seed: int | None = None
     ) -> Uncertainty:
         """Return total, aleatoric and epistemic uncertainty of every row."""
         summary = self._summary(x, num_samples, chunk, seed)
@@ -164,14 +164,14 @@ class Posterior:
         return Uncertainty(summary.aleatoric + summary.epistemic, summary.aleatoric, summary.epistemic)
 
     def evaluate(
-        self, x: Any, y: Tensor, num_samples: int = 100, *, chunk: int = CHUNK, seed: int = 0
+        self, x: Any, y: Tensor, num_samples: int = 100, *, chunk: int | None = None, seed: int = 0
     ) -> dict[str, dict[str, float]]:
         """Return the results table: the columns plug_in (the guide's median), one_draw (mean and sd) and s_draws."""
         from pyro_bnn.analysis.evaluation import evaluate_rows
 
         return evaluate_rows(self, x, y, num_samples, chunk=chunk, seed=seed).table
 
-    def _draws(self, x: Any, num_samples: int, chunk: int, *, plug_in: bool = False) -> Any:
+    def _draws(self, x: Any, num_samples: int, chunk: int | None, *, plug_in: bool = False) -> Any:
         x = self._inputs(x)
         if self._pending is not None:
             self._fill(x)
@@ -193,7 +193,7 @@ class Posterior:
         return x if like is None else x.to(like.device, like.dtype if x.is_floating_point() else x.dtype)
 
     def _summary(
-        self, x: Any, num_samples: int, chunk: int, seed: int | None
+        self, x: Any, num_samples: int, chunk: int | None, seed: int | None
     ) -> "PredictiveAccumulator | RegressionAccumulator":
         classes, real = PredictiveAccumulator(), None
         with self._seeded(seed):

@@ -20,7 +20,7 @@ from pyro_bnn.analysis.metrics import (
     regression_table,
 )
 from pyro_bnn.data.standardise import Standardiser
-from pyro_bnn.inference.predictive import CHUNK, ClassDraw, Draw, RealDraw
+from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw
 from pyro_bnn.posterior import Posterior
 
 __all__ = ["ClassEvaluation", "Evaluation", "RealEvaluation", "evaluate_rows", "in_units"]
@@ -127,12 +127,12 @@ def in_units(posterior: Posterior, y: Tensor) -> Tensor:
 
 
 def evaluate_rows(
-    posterior: Posterior, x: Any, y: Tensor, num_samples: int = 100, *, chunk: int = CHUNK, seed: int = 0
+    posterior: Posterior, x: Any, y: Tensor, num_samples: int = 100, *, chunk: int | None = None, seed: int = 0
 ) -> Evaluation:
     """
     Score a posterior on inputs x and labels or targets y on the model's scale; what each row gave is kept on the CPU.
 
-    :param chunk: rows per forward pass.
+    :param chunk: rows per forward pass; default as many as are fast.
     :param seed: fixes the draws and leaves the global random state alone.
     """
     if len(x) != len(y):

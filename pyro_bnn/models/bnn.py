@@ -92,6 +92,18 @@ def _uses_batch_statistics(net: nn.Module) -> bool:
 
 
 @final
+class _BatchByBatch(nn.Module):
+    """A network's outputs for several batches, so that its weights are put in place once."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, batches: Sequence[Tensor]) -> Tensor:
+        return torch.cat([self.net(batch) for batch in batches], dim=-2)  # (..., B, K)
+
+
+@final
 class BNN(PyroModule):
     """
     The Pyro program of a Bayesian neural network.
@@ -212,8 +224,8 @@ class BNN(PyroModule):
                     pyro.sample("obs", fn, obs=observed)
         return output
 
-    def output(self, x: Tensor, sampled: Mapping[str, Tensor]) -> Tensor:
-        """Return the network's output (..., B, K) for weights with any leading draw dimensions."""
+    def output(self, x: Tensor | Sequence[Tensor], sampled: Mapping[str, Tensor]) -> Tensor:
+        """Return the network's output (..., B, K) for weights with any leading draw dimensions; x may come in parts."""
         fixed = {name: self._deterministic(name) for name in self.deterministic_names}
         template = self.template
         draws = {name: value.dim() - template.get_parameter(name).dim() for name, value in sampled.items()}
@@ -231,6 +243,10 @@ class BNN(PyroModule):
 
     def observation(self, x: Tensor, latents: Mapping[str, Tensor]) -> Distribution:
         """Return p(y | x, weights) for latent values by site name, without running the program."""
+        return self.observation_in_parts([x], latents)
+
+    def observation_in_parts(self, x: Sequence[Tensor], latents: Mapping[str, Tensor]) -> Distribution:
+        """Return p(y | x, weights) over the rows of several batches of inputs, run one after another."""
         with self._pyro_context, poutine.block():
             output = self.output(x, {name: latents[f"net.{name}"] for name in self.random_names})
             return self.likelihood.distribution(output, self._noise())
@@ -254,11 +270,14 @@ class BNN(PyroModule):
         initial = {f"net.{name}" for name, _ in self.template.named_parameters(remove_duplicate=False)}
         return set(self.state_dict()) - initial
 
-    def _call(self, x: Tensor, values: Mapping[str, Tensor]) -> Tensor:
+    def _call(self, x: Tensor | Sequence[Tensor], values: Mapping[str, Tensor]) -> Tensor:
         placed = {place: value for name, value in values.items() for place in self._places[name]}
-        return cast(Tensor, functional_call(self.template, placed, (x,), tie_weights=False))
+        if isinstance(x, Tensor):
+            return cast(Tensor, functional_call(self.template, placed, (x,), tie_weights=False))
+        placed = {f"net.{place}": value for place, value in placed.items()}
+        return cast(Tensor, functional_call(_BatchByBatch(self.template), placed, (x,), tie_weights=False))
 
-    def _output_per_draw(self, x: Tensor, flat: Mapping[str, Tensor], fixed: Mapping[str, Tensor]) -> Tensor:
+    def _output_per_draw(self, x: Tensor | Sequence[Tensor], flat: Mapping[str, Tensor], fixed: Mapping[str, Tensor]) -> Tensor:
         template = self.template
 
         def one(weights: Mapping[str, Tensor]) -> Tensor:

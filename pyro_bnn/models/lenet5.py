@@ -10,6 +10,8 @@ from typing import Any, final
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pyro_bnn.models.pooling import max_pool_2x2
+
 __all__ = ["LeNet5"]
 
 
@@ -30,8 +32,8 @@ class LeNet5(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (B, K) for images (B, C, H, W)."""
-        x = F.max_pool2d(F.relu(self.conv1(x)), 2)  # (B, 6, 14, 14)
-        x = F.max_pool2d(F.relu(self.conv2(x)), 2)  # (B, 16, 5, 5)
+        x = max_pool_2x2(F.relu(self.conv1(x)))  # (B, 6, 14, 14)
+        x = max_pool_2x2(F.relu(self.conv2(x)))  # (B, 16, 5, 5)
         x = F.relu(self.fc1(x.flatten(1)))  # (B, 120)
         x = F.relu(self.fc2(x))  # (B, 84)
         return self.fc3(x)  # type: ignore[no-any-return]
