@@ -5,7 +5,6 @@ With sites w_1, ..., w_k of the model and bijections T_i from R^(n_i) to their s
 the flat vector is u = (T_1^-1(w_1), ..., T_k^-1(w_k)) in the model's order, of length P = n_1 + ... + n_k.
 """
 
-import itertools
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -25,10 +24,9 @@ from torch.distributions import biject_to
 
 from pyro_bnn.guides.init import INIT_LOCS, initial_loc, is_real
 from pyro_bnn.guides.mean_field import SiteView
+from pyro_bnn.guides.program import latent_trace, name_parameters, new_name, rename
 
 __all__ = ["FlatGuide", "Place", "load_model_state", "model_state", "state_names"]
-
-_SERIAL = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -46,21 +44,6 @@ class Place:
         """Return the site's slice of `flat` (..., P) in unconstrained space and its value, (..., *shape) each."""
         u = flat[..., self.start : self.stop].reshape(flat.shape[:-1] + self.shape)
         return u, u if self.transform is None else self.transform(u)
-
-
-def _hidden(site: Any) -> bool:
-    return bool(site["type"] != "sample" or site["is_observed"] or site["name"] == "obs" or site_is_subsample(site))
-
-
-@contextmanager
-def _untouched(model: Any) -> Iterator[None]:
-    """Leave the model's buffers and the random state as they were."""
-    buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
-    kept = [b.clone() for b in buffers]
-    with torch.random.fork_rng():
-        yield
-    for buffer, value in zip(buffers, kept, strict=True):
-        buffer.copy_(value)
 
 
 def _trained(model: Any) -> dict[str, Tensor]:
@@ -112,7 +95,7 @@ class FlatGuide(AutoGuide):
         if init_loc not in INIT_LOCS:
             raise ValueError(f"init_loc={init_loc!r} is unknown: pass one of {sorted(INIT_LOCS)}")
         super().__init__(model)  # type: ignore[no-untyped-call]
-        self._pyro_name = f"{type(self).__name__}{next(_SERIAL)}"
+        self._pyro_name = new_name(self)
         self._init_loc = init_loc
         self._places: dict[str, Place] = {}
 
@@ -143,39 +126,24 @@ class FlatGuide(AutoGuide):
             self._setup_prototype()
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
-        program = getattr(self.model, "sample_weights", None)
-        with _untouched(self.model):
-            program, args = (self.model, args) if program is None else (program, ())
-            trace = poutine.block(poutine.trace(poutine.block(program, _hidden)).get_trace)(*args, **kwargs)
+        trace = latent_trace(self.model, args, kwargs)
         sites = dict(trace.iter_stochastic_nodes())
-        if not sites:
-            raise ValueError("the model has no latent site: a guide needs at least one unobserved pyro.sample")
         pieces: list[Tensor] = []
         start = 0
         for name, site in sites.items():
-            self._check_site(name, site)
             u = self._lay(name, site, start)
             start += u.numel()
             pieces.append(u.reshape(-1))
             for frame in site["cond_indep_stack"]:
                 self._prototype_frames[frame.name] = frame
         self._register(torch.cat(pieces), sites)
-        for name, parameter in self.named_parameters():
-            full = f"{self._pyro_name}.{name.removesuffix('_unconstrained')}"
-            parameter.pyro_bnn_name = full  # type: ignore[attr-defined]
+        name_parameters(self)
         self.prototype_trace = trace
 
-    def _check_site(self, name: str, site: Any) -> None:
-        if site["fn"].support.is_discrete:
-            raise ValueError(f"site {name!r} is discrete: enumerate it or write its guide by hand")
-        for frame in site["cond_indep_stack"]:
-            if not frame.vectorized:
-                raise ValueError(f"site {name!r} is in the sequential plate {frame.name!r}: use `with pyro.plate(...)`")
-            if (frame.full_size or frame.size) != frame.size or frame.name == "data":
-                raise ValueError(
-                    f"site {name!r} is local to the subsampled plate {frame.name!r}; this guide holds global sites "
-                    f"only: move the site out of the plate or write an amortised guide for it"
-                )
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Give a copy a name of its own, so that it shares no parameter with the original."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        rename(self)
 
     def _lay(self, name: str, site: Any, start: int) -> Tensor:
         fn = site["fn"]

@@ -14,7 +14,6 @@ and with a gradient everywhere, which a hard clamp would lose for good once it i
 References: Graves 2011; Blundell et al. 2015 (softplus map).
 """
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -36,6 +35,7 @@ from torch.distributions import biject_to
 from torch.nn import functional as F
 
 from pyro_bnn.guides.init import INIT_LOCS, initial_loc, is_real
+from pyro_bnn.guides.program import latent_trace, name_parameters, new_name, rename
 
 __all__ = ["DEFAULT_RHO", "AutoMeanFieldNormal", "FlatSlice", "Groups", "SiteView", "inverse_softplus"]
 
@@ -43,8 +43,6 @@ DEFAULT_RHO = -4.0
 """The default start of rho: sigma = softplus(-4) = 0.0181, small beside the usual priors but not degenerate."""
 
 Groups: TypeAlias = Literal["site"] | Mapping[str, str | Sequence[str]] | None
-
-_SERIAL = itertools.count(1)
 
 
 def inverse_softplus(sigma: Tensor) -> Tensor:
@@ -99,23 +97,6 @@ class _Presampled(dist.Normal):
     def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
         """Return a plain Normal: an expanded one needs draws of its own."""
         return dist.Normal(self.loc, self.scale).expand(batch_shape)
-
-
-def _hide(site: Any) -> bool:
-    return bool(site["type"] != "sample" or site["is_observed"] or site["name"] == "obs" or site_is_subsample(site))
-
-
-@contextmanager
-def _untouched(model: Any) -> Any:
-    """Leave the model's buffers and the random state as they were."""
-    buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
-    kept = [b.clone() for b in buffers]
-    try:
-        with torch.random.fork_rng():
-            yield
-    finally:
-        for buffer, value in zip(buffers, kept, strict=True):
-            buffer.copy_(value)
 
 
 def _assign(names: Iterable[str], groups: Groups) -> dict[str, str]:
@@ -202,7 +183,7 @@ class AutoMeanFieldNormal(AutoGuide):
         for which in freeze:
             _check_part(which)
         super().__init__(model)  # type: ignore[no-untyped-call]
-        self._pyro_name = f"{type(self).__name__}{next(_SERIAL)}"
+        self._pyro_name = new_name(self)
         self._options: dict[str, Any] = dict(
             init_loc=init_loc,
             init_scale=init_scale,
@@ -224,19 +205,13 @@ class AutoMeanFieldNormal(AutoGuide):
     # -- building ------------------------------------------------------------------------------------------------
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
-        program = getattr(self.model, "sample_weights", None)
-        with _untouched(self.model):
-            program, args = (self.model, args) if program is None else (program, ())
-            trace = poutine.block(poutine.trace(poutine.block(program, _hide)).get_trace)(*args, **kwargs)
+        trace = latent_trace(self.model, args, kwargs)
         sites = dict(trace.iter_stochastic_nodes())
-        if not sites:
-            raise ValueError("the model has no latent site: a guide needs at least one unobserved pyro.sample")
         group_of = _assign(sites, self._options["groups"])
         locs: dict[str, list[Tensor]] = {}
         rhos: dict[str, list[Tensor]] = {}
         self._prototype_frames = {}
         for name, site in sites.items():
-            self._check_site(name, site)
             group = group_of[name]
             loc, place = self._lay(name, site, group, sum(t.numel() for t in locs.get(group, [])))
             self._places[name] = place
@@ -252,35 +227,15 @@ class AutoMeanFieldNormal(AutoGuide):
             prefix = f"{group}." if group else ""
             deep_setattr(self, f"{prefix}loc", PyroParam(torch.cat(locs[group]), constraints.real))
             deep_setattr(self, f"{prefix}rho", PyroParam(torch.cat(rhos[group]), constraints.real))
-        self._name_parameters()
+        name_parameters(self)
         self.prototype_trace = trace
         for which in self._options["freeze"]:
             self.freeze(which)
 
-    def _name_parameters(self) -> None:
-        for name, parameter in self.named_parameters():
-            parameter.pyro_bnn_name = f"{self._pyro_name}.{name.removesuffix('_unconstrained')}"  # type: ignore[attr-defined]
-
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Give a copy a name of its own, so that it shares no parameter with the original."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        name = f"{type(self).__name__}{next(_SERIAL)}"
-        for path, module in self.named_modules():
-            if isinstance(module, PyroModule):
-                module._pyro_name = f"{name}.{path}" if path else name
-        self._name_parameters()
-
-    def _check_site(self, name: str, site: Any) -> None:
-        if site["fn"].support.is_discrete:
-            raise ValueError(f"site {name!r} is discrete, so no Normal fits: enumerate it or write its guide by hand")
-        for frame in site["cond_indep_stack"]:
-            if not frame.vectorized:
-                raise ValueError(f"site {name!r} is in the sequential plate {frame.name!r}: use `with pyro.plate(...)`")
-            if (frame.full_size or frame.size) != frame.size or frame.name == "data":
-                raise ValueError(
-                    f"site {name!r} is local to the subsampled plate {frame.name!r}; a mean-field guide holds global "
-                    f"sites only: move the site out of the plate or write an amortised guide for it"
-                )
+        rename(self)
 
     def _lay(self, name: str, site: Any, group: str, start: int) -> tuple[Tensor, _Place]:
         fn = site["fn"]
