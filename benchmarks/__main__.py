@@ -177,8 +177,8 @@ def main() -> None:
         "lenet5": lambda: training("lenet5", count, options.steps),
         "resnet20": lambda: training("resnet20", min(count, 40), options.steps),
         "mlp100": lambda: training("mlp100", min(count, 40), options.steps),
-        "predict": lambda: prediction(rows, samples, 2 if options.quick else 5),
-        "imports": lambda: imports(2 if options.quick else 10),
+        "predict": lambda: prediction(rows, samples, 2 if options.quick else 3),
+        "imports": lambda: imports(2 if options.quick else 5),
         "memory": lambda: memory(rows, options.threads),
     }
     path = options.out / "results.json"
