@@ -141,7 +141,7 @@ class Posterior:
         """
         draws = self._draws(x, num_samples, chunk, plug_in=plug_in)
         if seed is None:
-            yield from (draw if isinstance(draw, ClassDraw) else RealDraw(*self._real(draw)) for draw in draws)
+            yield from map(self._in_units, draws)
             return
         with torch.random.fork_rng():
             torch.manual_seed(seed)
@@ -151,7 +151,7 @@ class Posterior:
                 _set_random_state(state)
                 draw = next(draws)
                 state = _random_state()
-            yield draw if isinstance(draw, ClassDraw) else RealDraw(*self._real(draw))
+            yield self._in_units(draw)
 
     @torch.no_grad()
     def uncertainty(
@@ -208,6 +208,9 @@ class Posterior:
 
     def _seeded(self, seed: int | None) -> Any:
         return _Seeded(seed)
+
+    def _in_units(self, draw: Draw) -> Draw:
+        return draw if isinstance(draw, ClassDraw) else RealDraw(*self._real(draw), draw.laws)
 
     def _real(self, draw: Draw) -> tuple[Tensor, Tensor]:
         """Mean and sd (N,) or (N, D) in the units of the targets."""

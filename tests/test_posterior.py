@@ -467,3 +467,22 @@ def test_a_plain_function_as_a_guide(tmp_path: Path) -> None:
     assert isinstance(found, RealPrediction)
     assert torch.equal(expected.mean, found.mean)
     assert torch.equal(expected.sd, found.sd)
+
+
+def _counts(x: Tensor, y: Tensor | None = None) -> None:
+    w = pyro.sample("w", dist.Normal(torch.zeros(3), 0.3).to_event(1))
+    with pyro.plate("data", 12, subsample=torch.arange(len(x))):
+        pyro.sample("obs", dist.Poisson(torch.exp(x @ w)), obs=y)
+
+
+def test_numbers_that_are_not_normal_are_not_scored_as_normals() -> None:
+    x, y = torch.randn(12, 3, generator=torch.Generator().manual_seed(0)), torch.arange(12.0) % 3
+    guide = AutoMeanFieldNormal(_counts)
+    guide(x)
+    posterior = Posterior(_counts, guide)
+    (draw,) = posterior.stream(x, 1, seed=0)
+    expected = torch.distributions.Poisson(posterior.predict(x, num_samples=1, seed=0).mean).log_prob(y)
+    torch.testing.assert_close(observation_log_prob(draw, y), expected)
+    for score in (lambda: posterior.evaluate(x, y, 2), lambda: posterior.to_arviz(x, y, 2)):
+        with pytest.raises(ValueError, match="the observations are Poisson"):
+            score()

@@ -46,7 +46,7 @@ from torch import Tensor, nn
 from pyro_bnn.analysis.evaluation import in_units
 from pyro_bnn.analysis.prior_check import PriorGuide
 from pyro_bnn.analysis.signal_to_noise import draw_sites, latent_values, restart
-from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, evaluation_mode, observation_log_prob
+from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, check_normal, evaluation_mode, observation_log_prob
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.version import __version__
 
@@ -602,6 +602,7 @@ def _write_draws(
     draws = Posterior(posterior.model, recorder, posterior.info).stream(rows, lead[0] * lead[1], seed=seed)
     generator = torch.Generator().manual_seed(seed)
     for draw in draws:
+        check_normal(draw)
         c, s = places.of(recorder.last)
         chosen.write(arrays["posterior"], c, s, recorder.last)
         here = draw if x_new is x else _rows(draw, slice(None, len(x)))

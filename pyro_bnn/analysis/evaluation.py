@@ -20,7 +20,7 @@ from pyro_bnn.analysis.metrics import (
     regression_table,
 )
 from pyro_bnn.data.standardise import Standardiser
-from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw
+from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, check_normal
 from pyro_bnn.posterior import Posterior
 
 __all__ = ["ClassEvaluation", "Evaluation", "RealEvaluation", "evaluate_rows", "in_units"]
@@ -169,4 +169,5 @@ def _log_probs(draw: Draw) -> Tensor:
 def _moments(draw: Draw, like: Tensor) -> tuple[Tensor, Tensor]:
     if not isinstance(draw, RealDraw):
         raise ValueError("the targets are numbers but the model predicts classes: pass integer labels")
+    check_normal(draw)
     return draw.mean.cpu().reshape(like.shape), draw.sd.cpu().reshape(like.shape)

@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from pyro_bnn.inference.predictive import RealDraw
+from pyro_bnn.inference.predictive import RealDraw, check_normal
 from pyro_bnn.posterior import Posterior
 
 __all__ = ["Interval", "coverage", "mixture_interval", "mixture_quantile", "pit", "predictive_interval"]
@@ -71,6 +71,7 @@ def predictive_interval(
     for draw in posterior.stream(x, num_samples, seed=seed):
         if not isinstance(draw, RealDraw):
             raise ValueError("the model predicts classes, which have no interval: use predict or uncertainty")
+        check_normal(draw)
         means.append(draw.mean.cpu())
         sds.append(draw.sd.cpu())
     return mixture_interval(torch.stack(means), torch.stack(sds), level)

@@ -22,6 +22,7 @@ __all__ = [
     "ClassDraw",
     "Draw",
     "RealDraw",
+    "check_normal",
     "evaluation_mode",
     "observation",
     "observation_log_prob",
@@ -160,6 +161,18 @@ def predictive_draws(
             latents = _latents(guide, x[:1], plug_in)
             draw = _one_draw(model, latents, parts)
         yield draw
+
+
+def check_normal(draw: Draw) -> None:
+    """Refuse numbers that are not Normal where only mean and standard deviation count."""
+    if isinstance(draw, RealDraw) and draw.laws:
+        law = draw.laws[0]
+        while isinstance(law, Independent):
+            law = law.base_dist
+        raise ValueError(
+            f"the observations are {type(law).__name__}, and only Normals are scored by mean and sd: score each draw "
+            f"of Posterior.stream with pyro_bnn.inference.predictive.observation_log_prob"
+        )
 
 
 def observation_log_prob(draw: Draw, y: Tensor) -> Tensor:
