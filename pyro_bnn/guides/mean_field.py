@@ -31,7 +31,8 @@ from pyro.infer.autoguide.utils import deep_setattr
 from pyro.nn import PyroModule, PyroParam
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
-from torch.distributions import biject_to
+from torch.distributions import Distribution, biject_to
+from torch.distributions.utils import lazy_property
 from torch.nn import functional as F
 
 from pyro_bnn.guides.init import INIT_LOCS, initial_loc, is_real
@@ -81,11 +82,27 @@ class _Place:
 
 
 class _Presampled(dist.Normal):
-    """A Normal whose first draw was made beforehand, as a slice of one flat draw; further draws are its own."""
+    """
+    A Normal whose first draw was made beforehand, as a slice of one flat draw; further draws are its own.
+
+    Its parameters are slices of flat vectors, too, brought into shape when somebody asks for them: a step with a flat
+    KL does not.
+    """
 
     def __init__(self, loc: Tensor, scale: Tensor, draw: Tensor) -> None:
-        super().__init__(loc, scale)
+        self._flat = (loc, scale)
         self._draw: Tensor | None = draw
+        Distribution.__init__(self, draw.shape)
+
+    @lazy_property
+    def loc(self) -> Tensor:
+        """Mean, in the shape of the site."""
+        return self._flat[0].view(self.batch_shape)
+
+    @lazy_property
+    def scale(self) -> Tensor:
+        """Standard deviation, in the shape of the site."""
+        return self._flat[1].view(self.batch_shape)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Return the prepared draw once, then fresh ones."""
@@ -300,11 +317,11 @@ class AutoMeanFieldNormal(AutoGuide):
             pieces[group] = zip(loc.split(sizes), scale.split(sizes), draw.split(sizes), strict=True)
         result = {}
         for name, place in self._places.items():
-            loc, scale, draw = (t.view(place.shape) for t in next(pieces[place.group]))
+            loc, scale, draw = next(pieces[place.group])
             with ExitStack() as stack:
                 for plate in place.plates:
                     stack.enter_context(plates[plate])
-                fn: Any = _Presampled(loc, scale, draw)
+                fn: Any = _Presampled(loc, scale, draw.view(place.shape))
                 if place.transform is None:
                     fn = fn.to_event(place.event_dim)
                     flat = FlatSlice(*flats[place.group], place.start, place.stop)

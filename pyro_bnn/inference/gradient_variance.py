@@ -182,7 +182,8 @@ def _arguments(fn: Any) -> list[tuple[str, Tensor]]:
     """The location and the scale a distribution was built from, by kind, under any wrapping."""
     while hasattr(fn, "base_dist"):
         fn = fn.base_dist
-    kinds = {name: "loc" if name == "loc" else "scale" for name in vars(fn) if _LOC_OR_SCALE.search(name)}
+    names = filter(_LOC_OR_SCALE.search, {**vars(fn), **fn.arg_constraints})
+    kinds = {name: "loc" if name == "loc" else "scale" for name in names}
     return [(kind, getattr(fn, name)) for name, kind in kinds.items() if isinstance(getattr(fn, name), Tensor)]
 
 
