@@ -107,7 +107,8 @@ def _twin(card: Mapping[str, Any]) -> str:
                 )
                 m = row[kind]
                 rows.append([told, _percent(m["accuracy"]), f"{m['pred_nll']:.4f}", f"{m['ece']:.4f}"])
-    text = f"`{twin['command']}`\n\n" + _table(["seed", "accuracy", "NLL", "ECE"], rows)
+    tried = f"Settings tried on validation: {twin.get('tuning_runs', 1)}.\n\n"
+    text = f"`{twin['command']}`\n\n{tried}" + _table(["seed", "accuracy", "NLL", "ECE"], rows)
     for kind, label in (("raw", "raw"), ("scaled", "temperature-scaled")):
         if kind in card["differences"]:
             d = card["differences"][kind]

@@ -339,6 +339,7 @@ def make_card(
     out: str | Path | None = None,
     num_samples: int | None = None,
     tuning_runs: int = 1,
+    twin_tuning_runs: int | None = None,
     data_root: str | Path | None = None,
 ) -> Path:
     """
@@ -351,7 +352,8 @@ def make_card(
     :param name: default the recipe's.
     :param out: the folder to write; default cards/NAME.
     :param num_samples: S; default the recipe's.
-    :param tuning_runs: how many settings were tried on validation, of the posterior and of the twin alike.
+    :param tuning_runs: how many settings of the posterior were tried on validation.
+    :param twin_tuning_runs: how many of the twin; default as many.
     """
     opened = [open_run(path, data_root) for path in runs]
     _check(opened)
@@ -382,6 +384,7 @@ def make_card(
     if pairs:
         pairs[0].posterior.save(folder / TWIN, compact=True)
         card |= _beside(scored, [_score_twin(twin, data_root) for twin in pairs], _command(pairs[0]))
+        card["twin"]["tuning_runs"] = tuning_runs if twin_tuning_runs is None else twin_tuning_runs
     _write(folder / CARD, json.dumps(card, indent=2, allow_nan=False) + "\n")
     _write(folder / TEXT, markdown(card))
     return folder

@@ -342,6 +342,7 @@ def card(
     out: Annotated[Path | None, typer.Option(help="Folder to write; default cards/NAME.")] = None,
     num_samples: Annotated[int | None, typer.Option(min=1, help="Draws; default as in the recipe.")] = None,
     tuning_runs: Annotated[int, typer.Option(min=1, help="How many settings were tried on validation.")] = 1,
+    twin_tuning_runs: Annotated[int | None, typer.Option(min=1, help="Likewise of the twin; default as many.")] = None,
     data_root: DataRoot = None,
 ) -> None:
     """Make a model card and a compact posterior from finished runs."""
@@ -354,6 +355,7 @@ def card(
         out=out,
         num_samples=num_samples,
         tuning_runs=tuning_runs,
+        twin_tuning_runs=twin_tuning_runs,
         data_root=data_root,
     )
     typer.echo(f"wrote {folder / 'card.md'}, card.json and the compact posterior")

@@ -57,6 +57,7 @@ def card(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Pat
         name="small",
         out=tmp_path_factory.mktemp("cards") / "small",
         tuning_runs=5,
+        twin_tuning_runs=2,
         data_root="nowhere",
     )
 
@@ -71,6 +72,7 @@ def test_a_card_holds_every_seed_and_the_twin(card: Path, runs: dict[str, Path])
     told = read_card(card)
     assert told["title"] == "small (eta = 0.1)"
     assert (told["seeds"], told["shipped"]["seed"], told["tuning_runs"]) == ([3, 4], 3, 5)
+    assert told["twin"]["tuning_runs"] == 2
     assert told["data"] == {"name": "mnist-mini", "train": 540, "val": 60, "test": 1000, "classes": list("0123456789")}
     for row, twin in zip(told["results"], told["twin"]["results"], strict=True):
         assert {"plug_in", "one_draw", "s_draws", "ood", "seconds"} <= set(row)
