@@ -23,7 +23,7 @@ from pyro_bnn.analysis.report import Twin, default_outside, fitted_temperature, 
 from pyro_bnn.data import Data, load_data
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.recipe import Recipe
-from pyro_bnn.training import load
+from pyro_bnn.training import load, posterior_folder
 
 __all__ = [
     "Comparison",
@@ -157,8 +157,9 @@ def report(
     if run.data.task == "classification":
         named = {name: unfamiliar(run.posterior, name, data_root)[:_ROWS] for name in ood}
         outside = named or default_unfamiliar(run, data_root)
-    if twin is None and (run.path / "twin" / "posterior.json").is_file():
-        twin = run.path / "twin"
+    own_twin = posterior_folder(path) / "twin"
+    if twin is None and (own_twin / "posterior.json").is_file():
+        twin = own_twin
     test, val, export = run.data.test, run.data.val, run.path / "posterior.nc"
     trained = f"{run.name}/recipe.toml" if (run.path / "recipe.toml").is_file() else run.recipe.name
     return write_report(

@@ -504,6 +504,17 @@ def shipped_posteriors() -> list[str]:
     return sorted(folder.parent.name for folder in _weights().glob("*/posterior.json"))
 
 
+def posterior_folder(path: str | Path) -> Path:
+    """Return the folder of a posterior: a run folder, one that `Posterior.save` wrote, or that of a shipped name."""
+    name, folder = str(path), Path(path)
+    if folder.exists():
+        return folder
+    if name not in shipped_posteriors():
+        known = ", ".join(shipped_posteriors()) or "none are shipped"
+        raise FileNotFoundError(f"no run folder {name!r} and no shipped posterior of that name (there are: {known})")
+    return _weights() / name
+
+
 def load(path: str | Path, model: Callable[..., Any] | None = None, guide: Any = None) -> Posterior:
     """
     Load a posterior: the name of a shipped one, a run folder, or a folder that `Posterior.save` wrote.
@@ -511,15 +522,7 @@ def load(path: str | Path, model: Callable[..., Any] | None = None, guide: Any =
     :param model: the program, for a posterior of a hand-written one.
     :param guide: likewise the guide, if it is hand-written too.
     """
-    name, folder = str(path), Path(path)
-    if not folder.exists():
-        if name not in shipped_posteriors():
-            known = ", ".join(shipped_posteriors()) or "none are shipped"
-            raise FileNotFoundError(
-                f"no run folder {name!r} and no shipped posterior of that name (there are: {known})"
-            )
-        folder = _weights() / name
-    return Posterior.load(folder, model, guide, build_model=build_model, build_guide=build_guide)
+    return Posterior.load(posterior_folder(path), model, guide, build_model=build_model, build_guide=build_guide)
 
 
 def evaluate(
@@ -541,4 +544,12 @@ def evaluate(
     return {"recipe": settled.name, "data": settled.data, "eta": settled.eta, "num_samples": samples, "test": table}
 
 
-__all__ += ["build_guide", "build_model", "build_prior", "describe", "resolve", "shipped_posteriors"]
+__all__ += [
+    "build_guide",
+    "build_model",
+    "build_prior",
+    "describe",
+    "posterior_folder",
+    "resolve",
+    "shipped_posteriors",
+]

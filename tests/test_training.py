@@ -16,7 +16,7 @@ import torch
 import pyro_bnn as pb
 from pyro_bnn.inference.svi import Callback, FitState
 from pyro_bnn.recipe import Recipe
-from pyro_bnn.training import assemble, catalogue, load, train
+from pyro_bnn.training import assemble, catalogue, load, posterior_folder, train
 
 SMALL: dict[str, Any] = {"epochs": 2, "data_args": {"train_size": 300, "test_size": 100}, "num_samples": 3}
 
@@ -68,6 +68,13 @@ def test_a_loaded_posterior_predicts_as_the_run_did(tmp_path: Path) -> None:
     torch.testing.assert_close(
         loaded.predict(x, num_samples=4, seed=3), run.posterior.predict(x, num_samples=4, seed=3), rtol=0, atol=0
     )
+
+
+def test_a_posterior_is_a_folder_or_a_shipped_name(tmp_path: Path) -> None:
+    assert posterior_folder(tmp_path) == tmp_path
+    assert (posterior_folder("lenet5-mnist-mini") / "posterior.json").is_file()
+    with pytest.raises(FileNotFoundError, match=r"no run folder 'lenet9' .* lenet5-mnist-mini"):
+        posterior_folder("lenet9")
 
 
 class _Stop(Callback):
