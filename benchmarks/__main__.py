@@ -164,6 +164,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--only", action="append", choices=KINDS, help="measure this only; may be repeated")
     parser.add_argument("--rounds", type=int, default=60, help="paired rounds of a training step (default 60)")
+    parser.add_argument("--predict-rounds", type=int, default=3, help="paired rounds of prediction (default 3)")
     parser.add_argument("--steps", type=int, default=3, help="steps per round (default 3)")
     parser.add_argument("--threads", type=int, default=2, help="threads (default 2)")
     parser.add_argument("--quick", action="store_true", help="few rounds and little data: a look, not a measurement")
@@ -177,7 +178,7 @@ def main() -> None:
         "lenet5": lambda: training("lenet5", count, options.steps),
         "resnet20": lambda: training("resnet20", min(count, 40), options.steps),
         "mlp100": lambda: training("mlp100", min(count, 40), options.steps),
-        "predict": lambda: prediction(rows, samples, 2 if options.quick else 3),
+        "predict": lambda: prediction(rows, samples, 2 if options.quick else options.predict_rounds),
         "imports": lambda: imports(2 if options.quick else 5),
         "memory": lambda: memory(rows, options.threads),
     }
