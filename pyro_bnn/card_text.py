@@ -64,8 +64,7 @@ def markdown(card: Mapping[str, Any]) -> str:
         "## All seeds\n",
         _seeds(card),
     ]
-    if "twin" in card:
-        parts += ["## Deterministic twin\n", _twin(card)]
+    parts += ["## Deterministic twin\n", _twin(card) if "twin" in card else "None was trained.\n"]
     parts += ["## Telling unfamiliar inputs apart (AUROC, shipped seed)\n", _unfamiliar(card, ship)]
     parts.append(
         f"Made on {made['date']} with pyro_bnn {made['pyro_bnn']}, torch {made['torch']}, pyro {made['pyro']}, Python "
