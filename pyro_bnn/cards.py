@@ -293,8 +293,8 @@ def _settings(recipe: Recipe, run: FinishedRun) -> list[str]:
         keys += [f"posterior.{key}" for key in recipe.posterior if usual.posterior.get(key) != recipe.posterior[key]]
     if recipe.optim.other == recipe.optim.loc:
         keys = [key for key in keys if not key.startswith("optim.other")]
-    untold = {"seed", "description", "source"}
-    keys = sorted((key for key in keys if key not in untold), key=lambda key: not key.endswith(".name"))
+    untold = {"seed", "description", "source", "paper"}
+    keys = sorted((key for key in keys if key.partition(".")[0] not in untold), key=lambda key: not key.endswith(".name"))
     return [*given, *(f"{key}={own[key] if isinstance(own[key], str) else _toml(own[key])}" for key in keys)]
 
 
