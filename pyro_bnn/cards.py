@@ -294,7 +294,8 @@ def _settings(recipe: Recipe, run: FinishedRun) -> list[str]:
     if recipe.optim.other == recipe.optim.loc:
         keys = [key for key in keys if not key.startswith("optim.other")]
     untold = {"seed", "description", "source", "paper"}
-    keys = sorted((key for key in keys if key.partition(".")[0] not in untold), key=lambda key: not key.endswith(".name"))
+    keys = [key for key in keys if key.partition(".")[0] not in untold]
+    keys.sort(key=lambda key: not key.endswith(".name"))
     return [*given, *(f"{key}={own[key] if isinstance(own[key], str) else _toml(own[key])}" for key in keys)]
 
 
