@@ -51,7 +51,9 @@ def as_markdown(results: dict[str, Any]) -> str:
         "",
         f"Time relative to the same network in plain PyTorch {versions['torch']} with fused Adam: ratio of minima over "
         f"paired rounds, median ratio in brackets ({machine['threads']} threads, {machine['cpu']}, {machine['date']}). "
-        "The first three columns are training steps, the last is prediction on 10,000 images.",
+        "The first three columns are training steps, the last is prediction on 10,000 images. Rounds: "
+        + ", ".join(f"{results['work'][kind]['rounds']}" for kind in kinds)
+        + ".",
     ]
     failed = [
         f"{title} on {COLUMNS[kind]} ({why})"

@@ -45,7 +45,7 @@ from pyro_bnn.inference.checkpoint import atomic_write
 from pyro_bnn.posterior import DESCRIPTION, TENSORS
 from pyro_bnn.posteriors import make_trainer
 from pyro_bnn.recipe import Recipe, find_recipe, recipe_names
-from pyro_bnn.runs import UNFAMILIAR, FinishedRun, open_run, unfamiliar
+from pyro_bnn.runs import FinishedRun, open_run, sister_sets
 from pyro_bnn.training import load, resolve, shipped_posteriors
 from pyro_bnn.version import __version__
 
@@ -95,13 +95,8 @@ def _classes(run: FinishedRun, draws: int) -> ClassEvaluation:
 
 def _outside(run: FinishedRun, data_root: str | Path | None) -> dict[str, Tensor]:
     """Return unfamiliar inputs: the sister data sets that are at hand, and noise."""
-    found = {}
-    for name in UNFAMILIAR.get(run.data.name, ()):
-        try:
-            found[name] = unfamiliar(run.posterior, name, data_root, download=False)[:_OUTSIDE_ROWS]
-        except FileNotFoundError:
-            continue
-    return {**found, "Gaussian noise": gaussian_noise(run.data.test.x[:_OUTSIDE_ROWS])}
+    noise = gaussian_noise(run.data.test.x[:_OUTSIDE_ROWS])
+    return {**sister_sets(run, _OUTSIDE_ROWS, data_root), "Gaussian noise": noise}
 
 
 def _told_apart(

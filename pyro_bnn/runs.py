@@ -33,6 +33,7 @@ __all__ = [
     "detect_unfamiliar",
     "open_run",
     "report",
+    "sister_sets",
     "unfamiliar",
 ]
 
@@ -108,15 +109,20 @@ def unfamiliar(
     return posterior.standardise(raw)
 
 
-def default_unfamiliar(run: FinishedRun, data_root: str | Path | None = None) -> dict[str, Tensor]:
-    """Return what a run is told apart from by default: a sister data set if it is there, noise, shuffled pixels."""
+def sister_sets(run: FinishedRun, rows: int, data_root: str | Path | None = None) -> dict[str, Tensor]:
+    """Return the first rows of the data sets that a run is usually told apart from, as far as they are there."""
     found = {}
     for name in UNFAMILIAR.get(run.data.name, ()):
         try:
-            found[name] = unfamiliar(run.posterior, name, data_root, download=False)[:_ROWS]
+            found[name] = unfamiliar(run.posterior, name, data_root, download=False)[:rows]
         except FileNotFoundError:
             continue
-    return {**found, **default_outside(run.data.test.x, run.recipe.seed)}
+    return found
+
+
+def default_unfamiliar(run: FinishedRun, data_root: str | Path | None = None) -> dict[str, Tensor]:
+    """Return what a run is told apart from by default: a sister data set if it is there, noise, shuffled pixels."""
+    return {**sister_sets(run, _ROWS, data_root), **default_outside(run.data.test.x, run.recipe.seed)}
 
 
 def detect_unfamiliar(

@@ -6,8 +6,8 @@ the flat vector is u = (T_1^-1(w_1), ..., T_k^-1(w_k)) in the model's order, of 
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,7 +18,6 @@ import torch
 from pyro.distributions import constraints
 from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroParam
-from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 from torch.distributions import biject_to
 

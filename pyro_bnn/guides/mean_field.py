@@ -16,7 +16,7 @@ References: Graves 2011; Blundell et al. 2015 (softplus map).
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple, TypeAlias, cast, final
@@ -28,9 +28,8 @@ import torch
 from pyro.distributions import constraints
 from pyro.infer.autoguide import AutoGuide
 from pyro.infer.autoguide.utils import deep_setattr
-from pyro.nn import PyroModule, PyroParam
-from pyro.poutine.util import site_is_subsample
-from torch import Tensor, nn
+from pyro.nn import PyroParam
+from torch import Tensor
 from torch.distributions import Distribution, biject_to
 from torch.distributions.utils import lazy_property
 from torch.nn import functional as F

@@ -277,7 +277,9 @@ class BNN(PyroModule):
         placed = {f"net.{place}": value for place, value in placed.items()}
         return cast(Tensor, functional_call(_BatchByBatch(self.template), placed, (x,), tie_weights=False))
 
-    def _output_per_draw(self, x: Tensor | Sequence[Tensor], flat: Mapping[str, Tensor], fixed: Mapping[str, Tensor]) -> Tensor:
+    def _output_per_draw(
+        self, x: Tensor | Sequence[Tensor], flat: Mapping[str, Tensor], fixed: Mapping[str, Tensor]
+    ) -> Tensor:
         template = self.template
 
         def one(weights: Mapping[str, Tensor]) -> Tensor:

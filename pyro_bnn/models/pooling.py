@@ -13,7 +13,7 @@ __all__ = ["max_pool_2x2"]
 
 
 def max_pool_2x2(x: Tensor) -> Tensor:
-    """Return the maxima of 2x2 squares, (..., H // 2, W // 2) for (..., H, W); an odd last row or column is left out."""
+    """Return the maxima of 2x2 squares, (..., H // 2, W // 2) for (..., H, W), without an odd last row or column."""
     if x.requires_grad and torch.is_grad_enabled():
         return F.max_pool2d(x, 2)
     height, width = x.shape[-2] // 2 * 2, x.shape[-1] // 2 * 2

@@ -24,6 +24,7 @@ from pyro_bnn.inference.predictive import (
     observation,
     observation_log_prob,
     predictive_draws,
+    rows_per_pass,
 )
 from pyro_bnn.inference.svi import validate
 from pyro_bnn.models import BNN, MLP, likelihoods, priors
@@ -248,3 +249,8 @@ def test_stock_guides_draw_too() -> None:
     guide(x)
     (draw,) = draws_of(model, guide, x, 1)
     assert draw.log_probs.shape == (ROWS, CLASSES)
+
+
+@pytest.mark.parametrize(("shape", "rows"), [((1, 28, 28), 510), ((3, 32, 32), 130), ((3,), 1000), ((3, 900, 900), 1)])
+def test_a_pass_is_as_large_as_the_cache_allows(shape: tuple[int, ...], rows: int) -> None:
+    assert rows_per_pass(torch.zeros(2, *shape)) == rows
