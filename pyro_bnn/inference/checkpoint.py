@@ -7,10 +7,13 @@ another process counts differently. Files are replaced in one step, so that a re
 """
 
 import os
+import signal
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, BinaryIO
 
 import pyro
@@ -18,7 +21,37 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
-__all__ = ["atomic_write", "load_state", "parameters_of", "restore_parameters", "save_state", "synchronise"]
+__all__ = [
+    "atomic_write",
+    "hold_interrupts",
+    "load_state",
+    "parameters_of",
+    "restore_parameters",
+    "save_state",
+    "synchronise",
+]
+
+
+@contextmanager
+def hold_interrupts() -> Iterator[None]:
+    """
+    Let a Ctrl-C within the block take effect at its end.
+
+    `torch.save` turns an interrupt in the middle of a file into an error of its own, and the interrupt would be lost.
+    Only the main thread receives interrupts, and only Python's own handling of them is put off.
+    """
+    usual = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or usual is not signal.default_int_handler:
+        yield
+        return
+    held: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: held.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    if held:
+        signal.default_int_handler(*held[-1])
 
 
 @contextmanager
@@ -39,8 +72,8 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Write a state, atomically."""
-    with atomic_write(path) as file:
+    """Write a state, atomically and whole, even if a Ctrl-C arrives meanwhile."""
+    with hold_interrupts(), atomic_write(path) as file:
         torch.save(dict(state), file)
 
 

@@ -19,7 +19,14 @@ from pyro.optim import PyroOptim
 
 from pyro_bnn.data.split import Split
 from pyro_bnn.guides import AutoDropout, AutoLowRankNormal, AutoMeanFieldNormal, AutoPoint
-from pyro_bnn.inference.checkpoint import atomic_write, load_state, parameters_of, restore_parameters, save_state
+from pyro_bnn.inference.checkpoint import (
+    atomic_write,
+    hold_interrupts,
+    load_state,
+    parameters_of,
+    restore_parameters,
+    save_state,
+)
 from pyro_bnn.inference.kl import KLWeight
 from pyro_bnn.inference.low_rank_elbo import TraceLowRank_ELBO
 from pyro_bnn.inference.svi import Callback, FitResult, FitState, fit
@@ -79,12 +86,13 @@ class RunFolder(Callback):
         return self.path / "checkpoint" / self.part
 
     def epoch(self, state: FitState) -> None:
-        """Write the epoch."""
-        write_history(self.path, self.recipe, [*self.before, *labelled(state.history, self.part)])
-        if state.best is None or state.best["epoch"] == state.epoch:
-            best = parameters_of(state.model, state.guide, state.store_names)
-            save_state(self.checkpoint / "best.pt", {"epoch": state.epoch, "parameters": best})
-        save_state(self.checkpoint / "last.pt", state.state_dict())
+        """Write the epoch, all of it."""
+        with hold_interrupts():
+            write_history(self.path, self.recipe, [*self.before, *labelled(state.history, self.part)])
+            if state.best is None or state.best["epoch"] == state.epoch:
+                best = parameters_of(state.model, state.guide, state.store_names)
+                save_state(self.checkpoint / "best.pt", {"epoch": state.epoch, "parameters": best})
+            save_state(self.checkpoint / "last.pt", state.state_dict())
 
 
 def labelled(lines: Sequence[Mapping[str, Any]], part: str) -> list[dict[str, Any]]:

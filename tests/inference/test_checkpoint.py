@@ -1,5 +1,8 @@
 """Files that are whole or not there, and parameters by names relative to model and guide."""
 
+import signal
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from torch import nn
 from pyro_bnn.guides import AutoMeanFieldNormal
 from pyro_bnn.inference.checkpoint import (
     atomic_write,
+    hold_interrupts,
     load_state,
     parameters_of,
     restore_parameters,
@@ -84,6 +88,65 @@ def test_a_state_that_is_not_plain_data_does_not_load(tmp_path: Path) -> None:
     save_state(tmp_path / "state.pt", {"module": nn.Linear(1, 1)})
     with pytest.raises(Exception, match="weights_only"):
         load_state(tmp_path / "state.pt")
+
+
+class _Interrupts:
+    """A value during whose writing Ctrl-C is pressed."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        signal.raise_signal(signal.SIGINT)
+        return OrderedDict, ()
+
+
+def test_an_interrupt_waits_until_the_state_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "state.pt"
+    with pytest.raises(KeyboardInterrupt):
+        save_state(path, {"first": 1, "value": _Interrupts(), "last": torch.ones(1000)})
+    assert load_state(path)["first"] == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["state.pt"]
+
+
+def test_interrupts_are_held_to_the_end_of_the_outermost_block() -> None:
+    def nested() -> None:
+        with hold_interrupts():
+            with hold_interrupts():
+                signal.raise_signal(signal.SIGINT)
+            done.append("after the inner block")
+        done.append("after the outer block")
+
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        nested()
+    assert done == ["after the inner block"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_error_is_not_hidden_by_a_held_interrupt() -> None:
+    def fail() -> None:
+        with hold_interrupts():
+            signal.raise_signal(signal.SIGINT)
+            raise OSError("full disk")
+
+    with pytest.raises(OSError, match="full disk"):
+        fail()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_other_threads_and_other_handlers_are_left_alone() -> None:
+    def inside() -> None:
+        with hold_interrupts():
+            found.append(signal.getsignal(signal.SIGINT))
+
+    found: list[Any] = []
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        inside()
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert found == [signal.default_int_handler, signal.SIG_IGN]
 
 
 @pytest.mark.parametrize("groups", [None, "site"])
