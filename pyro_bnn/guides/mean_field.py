@@ -84,24 +84,24 @@ class _Presampled(dist.Normal):
     """
     A Normal whose first draw was made beforehand, as a slice of one flat draw; further draws are its own.
 
-    Its parameters are slices of flat vectors, too, brought into shape when somebody asks for them: a step with a flat
-    KL does not.
+    Its parameters are slices of flat vectors, too, cut out and brought into shape when somebody asks for them: a step
+    with a flat KL does not.
     """
 
-    def __init__(self, loc: Tensor, scale: Tensor, draw: Tensor) -> None:
-        self._flat = (loc, scale)
+    def __init__(self, flat: FlatSlice, draw: Tensor) -> None:
+        self._flat = flat
         self._draw: Tensor | None = draw
         Distribution.__init__(self, draw.shape)
 
     @lazy_property
     def loc(self) -> Tensor:
         """Mean, in the shape of the site."""
-        return self._flat[0].view(self.batch_shape)
+        return self._flat.loc[self._flat.start : self._flat.stop].view(self.batch_shape)
 
     @lazy_property
     def scale(self) -> Tensor:
         """Standard deviation, in the shape of the site."""
-        return self._flat[1].view(self.batch_shape)
+        return self._flat.scale[self._flat.start : self._flat.stop].view(self.batch_shape)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Return the prepared draw once, then fresh ones."""
@@ -311,22 +311,22 @@ class AutoMeanFieldNormal(AutoGuide):
         for group, sizes in self._sizes.items():
             loc = self._flat(group, "loc")  # (P,)
             scale = self.scale_of(self._flat(group, "rho"))  # (P,)
-            draw = loc + scale * torch.randn_like(loc)  # (P,)
+            draw = torch.addcmul(loc, scale, torch.randn_like(loc))  # (P,)
             flats[group] = (loc, scale)
-            pieces[group] = zip(loc.split(sizes), scale.split(sizes), draw.split(sizes), strict=True)
+            pieces[group] = iter(draw.split(sizes))
         result = {}
         for name, place in self._places.items():
-            loc, scale, draw = next(pieces[place.group])
+            flat = FlatSlice(*flats[place.group], place.start, place.stop)
+            fn: Any = _Presampled(flat, next(pieces[place.group]).view(place.shape))
+            infer: Any = {}
+            if place.transform is None:
+                fn, infer = fn.to_event(place.event_dim), {"flat": flat}
+            else:
+                fn = self._transformed(fn, place)
             with ExitStack() as stack:
                 for plate in place.plates:
                     stack.enter_context(plates[plate])
-                fn: Any = _Presampled(loc, scale, draw.view(place.shape))
-                if place.transform is None:
-                    fn = fn.to_event(place.event_dim)
-                    flat = FlatSlice(*flats[place.group], place.start, place.stop)
-                    result[name] = pyro.sample(name, fn, infer=cast(Any, {"flat": flat}))
-                else:
-                    result[name] = pyro.sample(name, self._transformed(fn, place))
+                result[name] = pyro.sample(name, fn, infer=infer)
         return result
 
     @staticmethod

@@ -158,6 +158,7 @@ class BNN(PyroModule):
         self.random_names = tuple(name for name in owners if name in chosen)
         self.deterministic_names = tuple(name for name in owners if name not in chosen)
         self._places = _places(template)
+        self._dims = {name: owners[name][1].dim() for name in self.random_names}
         self.add_module("net", template)
         self.add_module("deterministic", PyroModule())
         for name in self.deterministic_names:
@@ -227,8 +228,7 @@ class BNN(PyroModule):
     def output(self, x: Tensor | Sequence[Tensor], sampled: Mapping[str, Tensor]) -> Tensor:
         """Return the network's output (..., B, K) for weights with any leading draw dimensions; x may come in parts."""
         fixed = {name: self._deterministic(name) for name in self.deterministic_names}
-        template = self.template
-        draws = {name: value.dim() - template.get_parameter(name).dim() for name, value in sampled.items()}
+        draws = {name: value.dim() - self._dims[name] for name, value in sampled.items()}
         if not any(draws.values()):
             return self._call(x, {**sampled, **fixed})
         lead = max((v.shape[: draws[n]] for n, v in sampled.items()), key=len)  # the draw dimensions, e.g. (S, 1)
