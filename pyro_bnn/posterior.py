@@ -108,10 +108,18 @@ class Posterior:
         :param chunk: rows per forward pass; default as many as are fast.
         :param seed: fixes the draws and leaves the global random state alone.
         """
-        summary = self._summary(x, num_samples, chunk, seed)
-        if isinstance(summary, PredictiveAccumulator):
-            return summary.log_probs.exp().float()  # (N, K)
-        return RealPrediction(summary.mean.float(), summary.sd.float())
+        probabilities: Tensor | None = None
+        numbers: RegressionAccumulator | None = None
+        with self._seeded(seed):
+            for draw in self._draws(x, num_samples, chunk):
+                if isinstance(draw, ClassDraw):
+                    p = draw.log_probs.exp()  # (N, K)
+                    probabilities = p.double() if probabilities is None else probabilities.add_(p)
+                else:
+                    numbers = self._add(draw, numbers)
+        if numbers is not None:
+            return RealPrediction(numbers.mean.float(), numbers.sd.float())
+        return (cast(Tensor, probabilities) / num_samples).float()
 
     @torch.no_grad()
     def draws(self, x: Any, num_samples: int = 20, *, chunk: int | None = None, seed: int | None = None) -> Tensor:
@@ -158,10 +166,17 @@ class Posterior:
         self, x: Any, num_samples: int = 100, *, chunk: int | None = None, seed: int | None = None
     ) -> Uncertainty:
         """Return total, aleatoric and epistemic uncertainty of every row."""
-        summary = self._summary(x, num_samples, chunk, seed)
-        if isinstance(summary, PredictiveAccumulator):
-            return Uncertainty(summary.total, summary.aleatoric, summary.epistemic)
-        return Uncertainty(summary.aleatoric + summary.epistemic, summary.aleatoric, summary.epistemic)
+        classes = PredictiveAccumulator()
+        numbers: RegressionAccumulator | None = None
+        with self._seeded(seed):
+            for draw in self._draws(x, num_samples, chunk):
+                if isinstance(draw, ClassDraw):
+                    classes.update(draw.log_probs)
+                else:
+                    numbers = self._add(draw, numbers)
+        if numbers is None:
+            return Uncertainty(classes.total, classes.aleatoric, classes.epistemic)
+        return Uncertainty(numbers.aleatoric + numbers.epistemic, numbers.aleatoric, numbers.epistemic)
 
     def evaluate(
         self, x: Any, y: Tensor, num_samples: int = 100, *, chunk: int | None = None, seed: int = 0
@@ -192,19 +207,13 @@ class Posterior:
         like = next(iter(self.guide.parameters()), None) if isinstance(self.guide, nn.Module) else None
         return x if like is None else x.to(like.device, like.dtype if x.is_floating_point() else x.dtype)
 
-    def _summary(
-        self, x: Any, num_samples: int, chunk: int | None, seed: int | None
-    ) -> "PredictiveAccumulator | RegressionAccumulator":
-        classes, real = PredictiveAccumulator(), None
-        with self._seeded(seed):
-            for draw in self._draws(x, num_samples, chunk):
-                if isinstance(draw, ClassDraw):
-                    classes.update(draw.log_probs)
-                else:
-                    mean, sd = self._real(draw)
-                    real = RegressionAccumulator(torch.zeros_like(mean)) if real is None else real
-                    real.update(mean, sd)
-        return classes if real is None else real
+    def _add(self, draw: Draw, numbers: RegressionAccumulator | None) -> RegressionAccumulator:
+        """Add a draw of numbers to those before it."""
+        mean, sd = self._real(draw)
+        if numbers is None:
+            numbers = RegressionAccumulator(torch.zeros_like(mean))
+        numbers.update(mean, sd)
+        return numbers
 
     def _seeded(self, seed: int | None) -> Any:
         return _Seeded(seed)

@@ -98,7 +98,8 @@ def _as_draw(fn: Distribution) -> Draw:
     while isinstance(base, Independent):
         base = base.base_dist
     if isinstance(base, Categorical):
-        return ClassDraw(base.logits.log_softmax(-1))  # again: torch's own is off by a rounding of large logits, (B, K)
+        exact = getattr(base, "log_probs", None)  # torch's own logits are off by a rounding of large ones
+        return ClassDraw(base.logits.log_softmax(-1) if exact is None else exact)  # (B, K)
     if isinstance(base, Bernoulli):
         logits = base.logits
         positive, negative = nn.functional.logsigmoid(logits), nn.functional.logsigmoid(-logits)

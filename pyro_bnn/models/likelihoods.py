@@ -54,6 +54,11 @@ class _Normalised(dist.Categorical):
         self._num_events = output.shape[-1]
         Distribution.__init__(self, output.shape[:-1], validate_args=validate_args)
 
+    @property
+    def log_probs(self) -> Tensor:
+        """Log-probabilities (..., K), normalised to the last digit."""
+        return self.logits
+
     def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
         """Return torch's Categorical of the same probabilities."""
         return dist.Categorical(logits=self.logits, validate_args=self._validate_args).expand(batch_shape)
