@@ -32,6 +32,7 @@ from benchmarks.processes import import_times, prediction_memory, training_memor
 from benchmarks.table import as_text
 from benchmarks.timing import Step, Summary, rounds, summarise, warm_up
 from benchmarks.work import images, works
+from pyro_bnn.memory import keep_freed_memory
 
 FOLDER = Path(__file__).parent
 KINDS = ("lenet5", "resnet20", "mlp100", "predict", "imports", "memory")
@@ -171,6 +172,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder for results.json and chart.png")
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # the peers' own
+    keep_freed_memory()  # or chance decides which contender fetches its buffers anew in every step
     torch.set_num_threads(options.threads)
     count = 3 if options.quick else options.rounds
     rows, samples = (1_000, 10) if options.quick else (10_000, 100)

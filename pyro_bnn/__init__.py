@@ -7,17 +7,29 @@ from pyro_bnn.version import __version__
 
 if TYPE_CHECKING:
     from pyro_bnn.data import load_data
+    from pyro_bnn.memory import keep_freed_memory
     from pyro_bnn.posterior import Posterior
     from pyro_bnn.recipe import Recipe
     from pyro_bnn.training import Run, evaluate, load, train
 
-__all__ = ["Posterior", "Recipe", "Run", "__version__", "evaluate", "load", "load_data", "train"]
+__all__ = [
+    "Posterior",
+    "Recipe",
+    "Run",
+    "__version__",
+    "evaluate",
+    "keep_freed_memory",
+    "load",
+    "load_data",
+    "train",
+]
 
 _HOMES = {
     "Posterior": "pyro_bnn.posterior",
     "Recipe": "pyro_bnn.recipe",
     "Run": "pyro_bnn.training",
     "evaluate": "pyro_bnn.training",
+    "keep_freed_memory": "pyro_bnn.memory",
     "load": "pyro_bnn.training",
     "load_data": "pyro_bnn.data",
     "train": "pyro_bnn.training",

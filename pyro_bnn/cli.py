@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pyro_bnn.memory import keep_freed_memory
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -366,6 +368,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
+    keep_freed_memory()
     try:
         code = app(given, prog_name="pyro-bnn", standalone_mode=True)
     except SystemExit as stop:

@@ -57,8 +57,7 @@ class SiteView(NamedTuple):
     scale: Tensor
 
 
-@dataclass(frozen=True)
-class FlatSlice:
+class FlatSlice(NamedTuple):
     """Where a site lies in its group's flat vectors; travels in the site's `infer["flat"]` while a trace lives."""
 
     loc: Tensor
@@ -305,7 +304,7 @@ class AutoMeanFieldNormal(AutoGuide):
         """Sample every site; takes the model's arguments and uses none of them once it is built."""
         if self.prototype_trace is None:
             self._setup_prototype(*args, **kwargs)
-        plates = self._create_plates(*args, **kwargs)  # type: ignore[no-untyped-call]
+        plates: Any = self._create_plates(*args, **kwargs) if self._prototype_frames else {}  # type: ignore[no-untyped-call]
         flats: dict[str, tuple[Tensor, Tensor]] = {}
         pieces: dict[str, Any] = {}
         for group, sizes in self._sizes.items():

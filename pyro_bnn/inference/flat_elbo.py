@@ -60,18 +60,18 @@ class _FlatKL(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, loc: Tensor, scale: Tensor, prior_loc: Tensor, inv_prior_scale: Tensor) -> Tensor:
-        d = (loc - prior_loc) * inv_prior_scale  # (P,)
+        d = (loc - prior_loc).mul_(inv_prior_scale)  # (P,)
         r = scale * inv_prior_scale  # (P,)
         ctx.save_for_backward(d, r, inv_prior_scale)
-        squares = torch.addcmul(torch.addcmul(d.new_full((), -1.0), d, d), r, r)  # (P,): d^2 + r^2 - 1
-        return 0.5 * torch.sub(squares, torch.log(r), alpha=2).sum()
+        squares = torch.addcmul(d.new_full((), -1.0), d, d).addcmul_(r, r)  # (P,): d^2 + r^2 - 1
+        return 0.5 * squares.sub_(torch.log(r), alpha=2).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         d, r, inv = ctx.saved_tensors
         weight = grad * inv
-        return d * weight, (r - r.reciprocal()) * weight, None, None
+        return d * weight, r.reciprocal().neg_().add_(r).mul_(weight), None, None
 
 
 def flat_kl(loc: Tensor, scale: Tensor, prior_loc: Tensor, prior_scale: Tensor) -> Tensor:

@@ -18,6 +18,9 @@ from torch.nn import functional as F
 
 __all__ = ["Bernoulli", "Categorical", "Gaussian", "HeteroscedasticGaussian", "LearnedGaussian", "Likelihood"]
 
+_NO_LABEL = -(2**31)
+"""No class has this label; torch would give a label that it is told to ignore the probability 1."""
+
 _NO_PARAMETERS: Mapping[str, Tensor] = {}
 
 
@@ -44,24 +47,33 @@ class Likelihood(ABC):
 @final
 class _Normalised(dist.Categorical):
     """
-    The Categorical of unnormalised logits (..., K), by log_softmax.
+    The Categorical of log-probabilities (..., K) that are normalised already.
 
-    torch's own takes logsumexp and subtracts, five times as slow and off by a rounding of large logits.
+    torch's own normalises what it is given, and whenever a plate expands it: slow, and off by a rounding of large
+    logits.
     """
 
-    def __init__(self, output: Tensor, validate_args: bool | None = None) -> None:
-        self.logits = self._param = F.log_softmax(output, dim=-1)
-        self._num_events = output.shape[-1]
-        Distribution.__init__(self, output.shape[:-1], validate_args=validate_args)
+    def __init__(self, log_probs: Tensor, validate_args: bool | None = None) -> None:
+        self.logits = self._param = log_probs
+        self._num_events = log_probs.shape[-1]
+        Distribution.__init__(self, log_probs.shape[:-1], validate_args=validate_args)
 
     @property
     def log_probs(self) -> Tensor:
         """Log-probabilities (..., K), normalised to the last digit."""
         return self.logits
 
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log-probability of labels (...)."""
+        if self._validate_args:
+            self._validate_sample(value)
+        if self.logits.dim() != 2 or value.dim() != 1:
+            return super().log_prob(value)  # type: ignore[no-any-return, no-untyped-call]
+        return -F.nll_loss(self.logits, value.long(), reduction="none", ignore_index=_NO_LABEL)
+
     def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
-        """Return torch's Categorical of the same probabilities."""
-        return dist.Categorical(logits=self.logits, validate_args=self._validate_args).expand(batch_shape)
+        """Return the same probabilities for a larger batch shape."""
+        return _Normalised(self.logits.expand(*batch_shape, self._num_events), self._validate_args)
 
 
 @final
@@ -77,7 +89,7 @@ class Categorical(Likelihood):
 
     def distribution(self, output: Tensor, parameters: Mapping[str, Tensor] = _NO_PARAMETERS) -> Distribution:
         """Return Categorical over the last dimension of `output`, (..., B, K)."""
-        return _Normalised(output if self.link == "softmax" else F.logsigmoid(output))
+        return _Normalised(F.log_softmax(output if self.link == "softmax" else F.logsigmoid(output), dim=-1))
 
     def shape_target(self, y: Tensor, output: Tensor) -> Tensor:
         """Return the labels as they are, (B,)."""

@@ -129,3 +129,21 @@ def test_targets_that_would_broadcast_are_refused(
 def test_bad_input_names_value_and_remedy(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("batch_shape", [(5,), (3, 5)])
+def test_a_plate_leaves_class_probabilities_to_the_last_bit(batch_shape: tuple[int, ...]) -> None:
+    fn: Any = likelihoods.Categorical().distribution(100 * OUTPUT)
+    expanded = fn.expand(torch.Size(batch_shape))
+    assert expanded.batch_shape == batch_shape
+    assert torch.equal(expanded.logits, F.log_softmax(100 * OUTPUT, -1).expand(*batch_shape, 4))
+    labels = LABELS.expand(batch_shape)
+    assert torch.equal(expanded.log_prob(labels), expanded.logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1))
+
+
+@pytest.mark.parametrize("label", [-100, -1, 4])
+def test_a_label_that_is_no_class_has_no_probability(label: int) -> None:
+    fn: Any = likelihoods.Categorical().distribution(OUTPUT)
+    fn._validate_args = False
+    with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
+        fn.log_prob(torch.full((5,), label))
