@@ -11,7 +11,7 @@ from benchmarks.work import Work
 Step = Callable[[], object]
 Predictor = Callable[[Tensor, int], Tensor]
 
-CHUNK = 500
+CHUNK = 250
 """Rows per forward pass when predicting, for everybody: what plain PyTorch is fastest with."""
 
 
