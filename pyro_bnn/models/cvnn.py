@@ -12,6 +12,8 @@ from typing import Any, final
 
 from torch import nn
 
+from pyro_bnn.models.pooling import MaxPool2x2
+
 __all__ = ["CVNN"]
 
 
@@ -43,10 +45,10 @@ class CVNN(nn.Sequential):
         self.features = nn.Sequential(
             nn.Conv2d(in_channels, width, kernel_size=3, padding=1),
             nn.ReLU(),
-            nn.MaxPool2d(2),  # (B, width, H / 2, W / 2)
+            MaxPool2x2(),  # (B, width, H / 2, W / 2)
             nn.Conv2d(width, 2 * width, kernel_size=3, padding=1),
             nn.ReLU(),
-            nn.MaxPool2d(2),  # (B, 2 width, side, side)
+            MaxPool2x2(),  # (B, 2 width, side, side)
         )
         self.flatten = nn.Flatten()
         self.classifier = nn.Sequential(

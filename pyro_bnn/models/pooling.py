@@ -5,11 +5,13 @@ torch's max_pool2d on a CPU looks at one element after another. Without a gradie
 whole rows and then of whole columns, some twenty times faster; LeNet-5 then predicts three times as fast.
 """
 
+from typing import final
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["max_pool_2x2"]
+__all__ = ["MaxPool2x2", "max_pool_2x2"]
 
 
 def max_pool_2x2(x: Tensor) -> Tensor:
@@ -19,3 +21,15 @@ def max_pool_2x2(x: Tensor) -> Tensor:
     height, width = x.shape[-2] // 2 * 2, x.shape[-1] // 2 * 2
     rows = torch.maximum(x[..., 0:height:2, :], x[..., 1:height:2, :])  # (..., H // 2, W)
     return torch.maximum(rows[..., 0:width:2], rows[..., 1:width:2])
+
+
+@final
+class MaxPool2x2(nn.MaxPool2d):
+    """`max_pool_2x2` as a layer, for networks that are chains of layers."""
+
+    def __init__(self) -> None:
+        super().__init__(kernel_size=2)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the maxima of 2x2 squares."""
+        return max_pool_2x2(input)

@@ -13,6 +13,8 @@ from typing import Any, Literal, cast, final
 
 from torch import nn
 
+from pyro_bnn.models.pooling import MaxPool2x2
+
 __all__ = ["VGG"]
 
 _CONFIGURATIONS = {11: "A", 13: "B", 16: "D", 19: "E"}
@@ -72,7 +74,8 @@ class VGG(nn.Sequential):
         from torchvision.models.vgg import make_layers
 
         stages = _stages(depth, width, image_size)
-        self.features = make_layers(stages, batch_norm=batch_norm)
+        layers = make_layers(stages, batch_norm=batch_norm)
+        self.features = nn.Sequential(*(MaxPool2x2() if isinstance(m, nn.MaxPool2d) else m for m in layers))
         if in_channels != 3:
             first = cast(nn.Conv2d, self.features[0])
             self.features[0] = nn.Conv2d(in_channels, first.out_channels, kernel_size=3, padding=1)
