@@ -244,7 +244,7 @@ def test_the_first_posterior_is_shipped_and_loads_by_name() -> None:
     assert float((p.argmax(1) == data.test.y[:200]).float().mean()) > 0.95
 
 
-LACKING = {"mlp-mnist": {"seeds"}, "resnet20-cifar10": {"twin", "seeds"}}
+LACKING = {"resnet20-cifar10": {"twin", "seeds"}}
 """What the protocol asks for and these cards do not have."""
 
 
