@@ -40,8 +40,7 @@ def faults_per_step(how: str) -> int:
 
 @pytest.mark.skipif(not pb.keep_freed_memory(), reason="the C library is not glibc")
 def test_buffers_are_not_fetched_from_the_system_anew_in_every_step() -> None:
-    assert faults_per_step("usual") > 5_000  # the 56 MB are 14,000 pages
-    assert faults_per_step("keep") < 500
+    assert faults_per_step("keep") <= faults_per_step("usual") / 10  # 0 and 13,640 with pages of 4 kB
 
 
 def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
