@@ -2,8 +2,8 @@
 Keep freed memory at hand.
 
 The buffers of a training step are the same each time, yet glibc may hand them back to the system at the end of one step
-and fetch them again, page by page, in the next. Whether it does depends on what happens to lie above them: the very
-same step of a LeNet-5 takes 4.6 ms or 7.0 ms, plain PyTorch's as well. Other C libraries and allocators are left alone.
+and fetch them again, page by page, in the next, which costs more than the noise on the weights does. Whether it does
+depends on what happens to lie above them. Other C libraries and allocators are left alone.
 """
 
 import ctypes

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pyro_bnn.models import MLP, LeNet5, Perceptron
-from pyro_bnn.models.pooling import max_pool_2x2
+from pyro_bnn.models.pooling import MaxPool2x2, max_pool_2x2
 
 
 def count(net: nn.Module) -> int:
@@ -100,5 +100,6 @@ def test_bad_input_names_value_and_remedy(make: Any, message: str) -> None:
 def test_pooling_is_torchs(size: tuple[int, int], with_gradient: bool) -> None:
     x = torch.randn(3, 2, *size, generator=torch.Generator().manual_seed(0), requires_grad=with_gradient)
     assert torch.equal(max_pool_2x2(x), F.max_pool2d(x, 2))
+    assert torch.equal(MaxPool2x2()(x), F.max_pool2d(x, 2))
     with torch.no_grad():
         assert torch.equal(max_pool_2x2(x), F.max_pool2d(x, 2))
