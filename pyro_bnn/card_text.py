@@ -65,6 +65,8 @@ def markdown(card: Mapping[str, Any]) -> str:
         _seeds(card),
     ]
     parts += ["## Deterministic twin\n", _twin(card) if "twin" in card else "None was trained.\n"]
+    if "curve" in card:
+        parts += ["## Learning curves\n", f"![Validation NLL and accuracy by epoch, every seed]({card['curve']})\n"]
     parts += ["## Telling unfamiliar inputs apart (AUROC, shipped seed)\n", _unfamiliar(card, ship)]
     parts.append(
         f"Made on {made['date']} with pyro_bnn {made['pyro_bnn']}, torch {made['torch']}, pyro {made['pyro']}, Python "

@@ -40,6 +40,7 @@ from pyro_bnn.analysis.calibration import fit_temperature, scale_temperature
 from pyro_bnn.analysis.evaluation import ClassEvaluation, evaluate_rows
 from pyro_bnn.analysis.metrics import classification_metrics, ece_null
 from pyro_bnn.analysis.ood import accumulate, auroc, gaussian_noise, ood_scores
+from pyro_bnn.card_curve import learning_curves
 from pyro_bnn.card_text import markdown, readme_table
 from pyro_bnn.inference.checkpoint import atomic_write
 from pyro_bnn.posterior import DESCRIPTION, TENSORS
@@ -60,7 +61,7 @@ __all__ = [
     "write_readme",
 ]
 
-CARD, TEXT, LABELS, TWIN = "card.json", "card.md", "labels.npy", "twin"
+CARD, TEXT, CURVE, LABELS, TWIN = "card.json", "card.md", "curve.svg", "labels.npy", "twin"
 START, END = "<!-- zoo:start -->", "<!-- zoo:end -->"
 
 NLL_TOLERANCE = 5e-4
@@ -382,6 +383,10 @@ def make_card(
         pairs[0].posterior.save(folder / TWIN, compact=True)
         card |= _beside(scored, [_score_twin(twin, data_root) for twin in pairs], _command(pairs[0]))
         card["twin"]["tuning_runs"] = tuning_runs if twin_tuning_runs is None else twin_tuning_runs
+    curve = learning_curves(name, [run.history for run in opened], [twin.history for twin in pairs])
+    if curve is not None:
+        _write(folder / CURVE, curve)
+        card["curve"] = CURVE
     _write(folder / CARD, json.dumps(card, indent=2, allow_nan=False) + "\n")
     _write(folder / TEXT, markdown(card))
     return folder

@@ -34,6 +34,7 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "pruning": ({"models"}, {"torch", "pyro"}),
     "inference": ({"data"}, {"torch", "pyro", "numpy", "arviz", "matplotlib"}),
     "card_text": (set(), set()),
+    "card_curve": ({"analysis"}, set()),
     "compact": (set(), {"torch", "numpy"}),
     "posterior": ({"inference", "analysis", "analysis.metrics", "data", "compact", "version"}, None),
     "analysis": ({"inference", "analysis.metrics", "posterior", "data", "version"}, None),

@@ -1,10 +1,12 @@
 """Model cards: what is in them, that their commands and numbers come out again, and the README's table."""
 
 import json
+import re
 import shlex
 import shutil
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import torch
 
 import pyro_bnn as pb
 from pyro_bnn.analysis.ood import detect, gaussian_noise
+from pyro_bnn.card_curve import learning_curves
 from pyro_bnn.card_text import markdown, readme_table
 from pyro_bnn.cards import (
     END,
@@ -167,6 +170,37 @@ def test_the_commands_make_the_same_recipes(card: Path, runs: dict[str, Path]) -
 
 def assemble_of(folder: Path) -> Any:
     return pb.Recipe.from_toml((folder / "recipe.toml").read_text())
+
+
+def test_a_card_shows_the_curve_of_every_seed(card: Path, runs: dict[str, Path]) -> None:
+    picture = ElementTree.fromstring((card / "curve.svg").read_text())
+    charts = [e for e in picture if e.tag.endswith("}svg")]
+    assert len(charts) == 2
+    for chart in charts:
+        lines = [e for e in chart if e.get("class", "").startswith("line ")]
+        assert [line.get("class") for line in lines] == ["line c0"] * 2 + ["line c1 dashed"] * 2
+        assert all(line.get("d", "").count("L") == SMALL["epochs"] - 1 for line in lines)
+    last = [json.loads((runs[f"run-{s}"] / "metrics.jsonl").read_text().splitlines()[-1]) for s in (3, 4)]
+    end = 100 * sum(line["val_accuracy"] for line in last) / 2
+    assert f"in the last epoch {end:.1f} %; of the deterministic twin" in "".join(charts[1].itertext())
+    assert "![" in (card / "card.md").read_text()
+
+
+def test_curves_by_members_and_without_validation() -> None:
+    rows = [
+        {"part": f"member-{m}", "epoch": e, "val_nll": 0.5 / e, "val_accuracy": None} for m in (1, 2) for e in (1, 2)
+    ]
+    text = learning_curves("a <name>", [rows])
+    assert text is not None
+    picture = ElementTree.fromstring(text)
+    (chart,) = [e for e in picture if e.tag.endswith("}svg")]  # nobody measured the accuracy
+    (low, high), (again_low, again_high) = [
+        [float(v) for v in re.findall(r"[ML]([\d.]+),", e.get("d", ""))] for e in chart if e.get("class") == "line c0"
+    ]
+    assert (low, high) == (again_low, again_high)  # both members begin at their own first epoch
+    assert low < high
+    assert "best 0.250, in the last epoch 0.250" in "".join(chart.itertext())
+    assert learning_curves("none", [[{"epoch": 1, "val_nll": None}]]) is None
 
 
 def test_text_and_table_show_the_numbers(card: Path) -> None:
