@@ -290,8 +290,9 @@ def test_shipped_cards_are_whole(name: str) -> None:
     assert abs(told["shipped"]["pred_nll"] - told["shipped"]["unrounded_pred_nll"]) < 1e-4
     assert ({"raw", "scaled"} <= set(told.get("differences", ()))) == ("twin" not in lacking)
     assert load(name).info["recipe"] == told["recipe"]
-    text = (Path(pb.__file__).parent / "weights" / name / "card.md").read_text()
-    assert text == markdown(told)
+    folder = Path(pb.__file__).parent / "weights" / name
+    assert (folder / "card.md").read_text() == markdown(told)
+    assert f"{name}: learning curves" in (folder / told["curve"]).read_text()
 
 
 def again(name: str) -> None:
