@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pyro_bnn.data.augment import AUGMENTATIONS, crop_flip, none
+from pyro_bnn.data.augment import AUGMENTATIONS, crop_flip, flip, none
 
 
 def rng(seed=0):
@@ -9,7 +9,7 @@ def rng(seed=0):
 
 
 def test_table():
-    assert set(AUGMENTATIONS) == {"none", "crop_flip"}
+    assert set(AUGMENTATIONS) == {"none", "flip", "crop_flip"}
 
 
 def test_none_is_the_identity():
@@ -43,6 +43,16 @@ def test_every_image_is_one_of_the_162_shifts_and_all_kinds_occur():
     assert min(seen.values()) > 0
 
 
+def test_flip_mirrors_every_second_image():
+    x = torch.arange(1.0, 1 + 400 * 2 * 3 * 5).reshape(400, 2, 3, 5)
+    before = x.clone()
+    out = flip(x, rng())
+    mirrored = torch.tensor([torch.equal(a, b.flip(2)) for a, b in zip(out, x, strict=True)])
+    assert torch.equal(out[~mirrored], x[~mirrored])
+    assert 140 < int(mirrored.sum()) < 260  # Binomial(400, 1/2): beyond six standard deviations, p < 2e-9
+    assert torch.equal(x, before)
+
+
 def test_images_do_not_mix_and_the_input_stays():
     x = torch.arange(1.0, 9.0)[:, None, None, None].expand(8, 3, 10, 10).clone()
     before = x.clone()
@@ -54,22 +64,25 @@ def test_images_do_not_mix_and_the_input_stays():
         assert float(out[i, 0, 4:6, 4:6].min()) == i + 1.0  # the middle survives every shift
 
 
-def test_same_generator_same_images_and_global_state_untouched():
+@pytest.mark.parametrize("augment", [flip, crop_flip])
+def test_same_generator_same_images_and_global_state_untouched(augment):
     x = torch.randn(16, 1, 8, 8)
     before = torch.get_rng_state()
-    assert torch.equal(crop_flip(x, rng(1)), crop_flip(x, rng(1)))
-    assert not torch.equal(crop_flip(x, rng(1)), crop_flip(x, rng(2)))
+    assert torch.equal(augment(x, rng(1)), augment(x, rng(1)))
+    assert not torch.equal(augment(x, rng(1)), augment(x, rng(2)))
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_without_a_generator_the_global_one_decides():
+@pytest.mark.parametrize("augment", [flip, crop_flip])
+def test_without_a_generator_the_global_one_decides(augment):
     x = torch.randn(16, 1, 8, 8)
     torch.manual_seed(5)
-    one = crop_flip(x)
+    one = augment(x)
     torch.manual_seed(5)
-    assert torch.equal(one, crop_flip(x))
+    assert torch.equal(one, augment(x))
 
 
-def test_tables_error():
-    with pytest.raises(ValueError, match=r"shape \(4, 3\); crop_flip needs \(B, C, H, W\)"):
-        crop_flip(torch.zeros(4, 3))
+@pytest.mark.parametrize("name", ["flip", "crop_flip"])
+def test_tables_error(name):
+    with pytest.raises(ValueError, match=rf"shape \(4, 3\); {name} needs \(B, C, H, W\)"):
+        AUGMENTATIONS[name](torch.zeros(4, 3))
