@@ -98,12 +98,14 @@ def _beside(title: str, charts: Sequence[Chart], kinds: Sequence[tuple[str, str,
     ]
     left = _GAP
     for style, words, runs in kinds:
+        members = sum(len(_lines(history, "val_nll")) for history in runs)
         count = f"{len(runs)} seeds" if len(runs) > 1 else "1 seed"
+        count += f", {members} members" if members > len(runs) else ""
         parts.append(
             f'<path class="line {style}" d="M{left},20 h24"/><text class="key" x="{left + 30}" y="24">'
             f"{escape(words)}, {count}</text>"
         )
-        left += 210
+        left += 240
     left = _GAP
     for chart in charts:
         inner = chart.svg().replace(

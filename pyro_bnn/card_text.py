@@ -94,7 +94,7 @@ def _seeds(card: Mapping[str, Any]) -> str:
         mean = card["mean"]["s_draws"]
         cells = [_with_sd(mean, "accuracy", True), _with_sd(mean, "pred_nll"), _with_sd(mean, "ece"), ""]
         rows.append(["mean ± sd", *cells])
-    return _table(["seed", "accuracy", "predictive NLL", "ECE", "validation NLL"], rows)
+    return _table(["seed", "accuracy", "predictive NLL", "ECE", "validation NLL, best epoch"], rows)
 
 
 def _twin(card: Mapping[str, Any]) -> str:

@@ -199,6 +199,7 @@ def test_curves_by_members_and_without_validation() -> None:
     ]
     assert (low, high) == (again_low, again_high)  # both members begin at their own first epoch
     assert low < high
+    assert "1 seed, 2 members" in "".join(picture.itertext())
     assert "best 0.250, in the last epoch 0.250" in "".join(chart.itertext())
     assert learning_curves("none", [[{"epoch": 1, "val_nll": None}]]) is None
 
