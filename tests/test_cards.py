@@ -279,17 +279,13 @@ def test_the_first_posterior_is_shipped_and_loads_by_name() -> None:
     assert float((p.argmax(1) == data.test.y[:200]).float().mean()) > 0.95
 
 
-LACKING = {"resnet20-cifar10": {"twin", "seeds"}}
-"""What the protocol asks for and these cards do not have."""
-
-
 @pytest.mark.parametrize("name", shipped_cards())
 def test_shipped_cards_are_whole(name: str) -> None:
-    told, lacking = read_card(name), LACKING.get(name, set())
+    told = read_card(name)
     assert told["name"] == name
-    assert (len(told["seeds"]) == 3) == ("seeds" not in lacking)
+    assert len(told["seeds"]) == len(told["results"]) == 3
     assert abs(told["shipped"]["pred_nll"] - told["shipped"]["unrounded_pred_nll"]) < 1e-4
-    assert ({"raw", "scaled"} <= set(told.get("differences", ()))) == ("twin" not in lacking)
+    assert {"raw", "scaled"} <= set(told["differences"])
     assert load(name).info["recipe"] == told["recipe"]
     folder = Path(pb.__file__).parent / "weights" / name
     assert (folder / "card.md").read_text() == markdown(told)
