@@ -24,7 +24,7 @@ text { font-size: 11px; fill: #5b616e; } .label, .key { font-size: 11.5px; fill:
   .grid { stroke: #2e323a; } .axis { stroke: #a0a6b2; } .c0 { color: #7ea6ff; } .c1 { color: #f2a25c; }
 }
 """
-_PANELS = (("val_nll", "Validation NLL", "nats per row"), ("val_accuracy", "Validation accuracy", "accuracy"))
+_PANELS = (("val_nll", "Validation NLL", ", nats per row"), ("val_accuracy", "Validation accuracy", ""))
 
 
 def _lines(history: History, key: str) -> list[list[tuple[float, float]]]:
@@ -59,7 +59,7 @@ def learning_curves(name: str, posteriors: Sequence[History], twins: Sequence[Hi
             f"{heading} by epoch",
             _said(drawn, heading, best=max if accuracy else min, percent=accuracy),
             "epoch",
-            f"{heading}, {unit}" if not accuracy else heading,
+            heading + unit,
             (1.0, max(epoch for epoch, _ in points)),
             log_limits(values) if log else limits(values),
             log_y=log,
