@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pyro_bnn.cards import read_card
 from pyro_bnn.cli import main
 
 SMALL = ["--set", "epochs=1", "--set", "data_args={train_size=300, test_size=100}", "--set", "num_samples=2"]
@@ -146,7 +147,8 @@ def test_list_tells_more_of_recipes_and_posteriors(capsys: pytest.CaptureFixture
     assert main(["list", "posteriors"]) == 0
     shown = capsys.readouterr().out
     row = next(line for line in shown.splitlines() if line.strip().startswith("lenet5-mnist-mini"))
-    assert row.split()[1:4] == ["mnist-mini", "0.1", "97.90"]
+    card = read_card("lenet5-mnist-mini")
+    assert row.split()[1:4] == ["mnist-mini", "0.1", f"{100 * card['shipped']['accuracy']:.2f}"]
     assert main(["list", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     recipe = told["recipes"]["resnet34-cifar10-adabayes"]
