@@ -52,7 +52,7 @@ def markdown(card: Mapping[str, Any]) -> str:
         f"Source: {card['source']}.\n",
         f"```\n{card['command']}\n```\n",
         f"Shipped: seed {card['shipped']['seed']} of {', '.join(map(str, card['seeds']))}; "
-        f"{card['shipped']['bytes']:,} bytes. Settings tried on validation: {card['tuning_runs']}. "
+        f"{card['shipped']['bytes']:,} bytes. Settings tried on validation: {_number_tried(card)}. "
         f"Data: {data['name']}, {data['train']:,} rows to train, {data['val']:,} to validate, {data['test']:,} to "
         f"test.\n",
         "## Results on test, shipped seed\n",
@@ -65,6 +65,7 @@ def markdown(card: Mapping[str, Any]) -> str:
         _seeds(card),
     ]
     parts += ["## Deterministic twin\n", _twin(card) if "twin" in card else "None was trained.\n"]
+    parts += _tried(card)
     if "curve" in card:
         parts += ["## Learning curves\n", f"![Validation NLL and accuracy by epoch, every seed]({card['curve']})\n"]
     parts += ["## Telling unfamiliar inputs apart (AUROC, shipped seed)\n", _unfamiliar(card, ship)]
@@ -108,7 +109,7 @@ def _twin(card: Mapping[str, Any]) -> str:
                 )
                 m = row[kind]
                 rows.append([told, _percent(m["accuracy"]), f"{m['pred_nll']:.4f}", f"{m['ece']:.4f}"])
-    tried = f"Settings tried on validation: {twin.get('tuning_runs', 1)}.\n\n"
+    tried = f"Settings tried on validation: {_number_tried(twin)}.\n\n"
     text = f"`{twin['command']}`\n\n{tried}" + _table(["seed", "accuracy", "NLL", "ECE"], rows)
     for kind, label in (("raw", "raw"), ("scaled", "temperature-scaled")):
         if kind in card["differences"]:
@@ -118,6 +119,29 @@ def _twin(card: Mapping[str, Any]) -> str:
                 f"{_difference(d['pred_nll'])}.\n"
             )
     return text
+
+
+def _number_tried(told: Mapping[str, Any]) -> int:
+    return len(told["tried"]) if "tried" in told else int(told.get("tuning_runs", 1))
+
+
+def _tried(card: Mapping[str, Any]) -> list[str]:
+    """Return the tables of the settings tried, of the posterior and of its twin, where there was a choice."""
+    tables = [("Settings tried", card.get("tried", ()))]
+    tables += [("Settings tried, twin", card.get("twin", {}).get("tried", ()))]
+    parts = []
+    for title, rows in tables:
+        if len(rows) > 1:
+            cells = [
+                [" ".join(f"`{one}`" for one in row["settings"]) or "**as in the card**", *_tried_numbers(row)]
+                for row in rows
+            ]
+            parts += [f"## {title}\n", _table(["differs in", "seed", "epochs", "validation NLL, best epoch"], cells)]
+    return parts
+
+
+def _tried_numbers(row: Mapping[str, Any]) -> list[str]:
+    return [str(row["seed"]), str(row["epochs"]), f"{row['val_nll']:.4f}"]
 
 
 def _difference(told: Mapping[str, float], factor: float = 1) -> str:

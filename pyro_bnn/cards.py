@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-import tomli_w
 import torch
 from torch import Tensor
 
@@ -42,6 +41,7 @@ from pyro_bnn.analysis.metrics import classification_metrics, ece_null
 from pyro_bnn.analysis.ood import accumulate, auroc, gaussian_noise, ood_scores
 from pyro_bnn.card_curve import learning_curves
 from pyro_bnn.card_text import markdown, readme_table
+from pyro_bnn.card_tuning import leaves, setting, settings_tried
 from pyro_bnn.inference.checkpoint import atomic_write
 from pyro_bnn.posterior import DESCRIPTION, TENSORS
 from pyro_bnn.posteriors import make_trainer
@@ -262,24 +262,12 @@ def _pair(runs: Sequence[FinishedRun], twins: Sequence[FinishedRun]) -> list[Fin
 # -- how it was made ---------------------------------------------------------------------------------------------------
 
 
-def _leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        nested = isinstance(value, Mapping) and value
-        found |= _leaves(value, f"{prefix}{key}.") if nested else {prefix + key: value}
-    return found
-
-
-def _toml(value: Any) -> str:
-    return tomli_w.dumps({"v": value}).strip().removeprefix("v = ")
-
-
 def _settings(recipe: Recipe, run: FinishedRun) -> list[str]:
     """Return the `--set` arguments that make the catalogue's recipe this one."""
     told = find_recipe(recipe.name)
     given = [] if recipe.budget == told.budget else [f"budget={recipe.budget}"]
     told = _resolved(told.changed({"budget": recipe.budget}), run)
-    catalogue, own = _leaves(told.model_dump()), _leaves(recipe.model_dump())
+    catalogue, own = leaves(told.model_dump()), leaves(recipe.model_dump())
     keys = [key for key, value in own.items() if key not in catalogue or catalogue[key] != value]
     kind = recipe.posterior["name"]
     if kind != told.posterior["name"]:  # its numbers follow from the recipe, unless they were given
@@ -292,7 +280,7 @@ def _settings(recipe: Recipe, run: FinishedRun) -> list[str]:
     untold = {"seed", "description", "source", "paper"}
     keys = [key for key in keys if key.partition(".")[0] not in untold]
     keys.sort(key=lambda key: not key.endswith(".name"))
-    return [*given, *(f"{key}={own[key] if isinstance(own[key], str) else _toml(own[key])}" for key in keys)]
+    return [*given, *(setting(key, own[key]) for key in keys)]
 
 
 def _resolved(recipe: Recipe, run: FinishedRun) -> Recipe:
@@ -306,7 +294,7 @@ def _command(run: FinishedRun) -> str:
     recipe = run.recipe
     if recipe.name not in recipe_names():
         return f"pyro-bnn train {recipe.name}.toml --set seed={recipe.seed}"
-    settings = [f"--set {shlex.quote(setting)}" for setting in [*_settings(recipe, run), f"seed={recipe.seed}"]]
+    settings = [f"--set {shlex.quote(given)}" for given in [*_settings(recipe, run), f"seed={recipe.seed}"]]
     return " ".join(["pyro-bnn train", recipe.name, *settings])
 
 
@@ -336,8 +324,8 @@ def make_card(
     name: str | None = None,
     out: str | Path | None = None,
     num_samples: int | None = None,
-    tuning_runs: int = 1,
-    twin_tuning_runs: int | None = None,
+    tried: Sequence[str | Path] = (),
+    twin_tried: Sequence[str | Path] = (),
     data_root: str | Path | None = None,
 ) -> Path:
     """
@@ -350,12 +338,14 @@ def make_card(
     :param name: default the recipe's.
     :param out: the folder to write; default cards/NAME.
     :param num_samples: S; default the recipe's.
-    :param tuning_runs: how many settings of the posterior were tried on validation.
-    :param twin_tuning_runs: how many of the twin; default as many.
+    :param tried: run folders of the other settings that were tried on validation, finished or not.
+    :param twin_tried: likewise of the twin.
     """
     opened = [open_run(path, data_root) for path in runs]
     _check(opened)
     pairs = _pair(opened, [open_run(path, data_root) for path in twins])
+    if twin_tried and not pairs:
+        raise ValueError("twin_tried has settings of a twin, but there are no twins: give a twin for every seed")
     first = opened[0]
     draws = first.draws(num_samples)
     name = name or first.recipe.name
@@ -369,7 +359,7 @@ def make_card(
         "title": f"{name} (eta = {first.recipe.eta:g})",
         **_told(first),
         "num_samples": draws,
-        "tuning_runs": tuning_runs,
+        "tried": settings_tried(first.recipe, first.history, tried),
         "seeds": [run.recipe.seed for run in opened],
         "shipped": shipped,
         "results": [one.told for one in scored],
@@ -382,7 +372,7 @@ def make_card(
     if pairs:
         pairs[0].posterior.save(folder / TWIN, compact=True)
         card |= _beside(scored, [_score_twin(twin, data_root) for twin in pairs], _command(pairs[0]))
-        card["twin"]["tuning_runs"] = tuning_runs if twin_tuning_runs is None else twin_tuning_runs
+        card["twin"]["tried"] = settings_tried(pairs[0].recipe, pairs[0].history, twin_tried)
     curve = learning_curves(name, [run.history for run in opened], [twin.history for twin in pairs])
     if curve is not None:
         _write(folder / CURVE, curve)

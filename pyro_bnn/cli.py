@@ -343,8 +343,10 @@ def card(
     name: Annotated[str | None, typer.Option(help="Default the recipe's.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write; default cards/NAME.")] = None,
     num_samples: Annotated[int | None, typer.Option(min=1, help="Draws; default as in the recipe.")] = None,
-    tuning_runs: Annotated[int, typer.Option(min=1, help="How many settings were tried on validation.")] = 1,
-    twin_tuning_runs: Annotated[int | None, typer.Option(min=1, help="Likewise of the twin; default as many.")] = None,
+    tried: Annotated[
+        list[str] | None, typer.Option(help="A run of another setting tried on validation; repeat for every one.")
+    ] = None,
+    twin_tried: Annotated[list[str] | None, typer.Option(help="Likewise of the twin.")] = None,
     data_root: DataRoot = None,
 ) -> None:
     """Make a model card and a compact posterior from finished runs."""
@@ -356,8 +358,8 @@ def card(
         name=name,
         out=out,
         num_samples=num_samples,
-        tuning_runs=tuning_runs,
-        twin_tuning_runs=twin_tuning_runs,
+        tried=tried or (),
+        twin_tried=twin_tried or (),
         data_root=data_root,
     )
     typer.echo(f"wrote {folder / 'card.md'}, card.json and the compact posterior")

@@ -35,6 +35,7 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "inference": ({"data"}, {"torch", "pyro", "numpy", "arviz", "matplotlib"}),
     "card_text": (set(), set()),
     "card_curve": ({"analysis"}, set()),
+    "card_tuning": ({"recipe"}, {"tomli_w"}),
     "compact": (set(), {"torch", "numpy"}),
     "posterior": ({"inference", "analysis", "analysis.metrics", "data", "compact", "version"}, None),
     "analysis": ({"inference", "analysis.metrics", "posterior", "data", "version"}, None),

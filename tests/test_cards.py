@@ -16,6 +16,7 @@ import pyro_bnn as pb
 from pyro_bnn.analysis.ood import detect, gaussian_noise
 from pyro_bnn.card_curve import learning_curves
 from pyro_bnn.card_text import markdown, readme_table
+from pyro_bnn.card_tuning import settings_tried
 from pyro_bnn.cards import (
     END,
     START,
@@ -49,6 +50,7 @@ def run(out: Path, **settings: Any) -> Path:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")
     made = {f"run-{seed}": run(folder / f"run-{seed}", seed=seed) for seed in (3, 4)}
+    made |= {f"tried-{eta}": run(folder / f"tried-{eta}", seed=3, eta=eta, epochs=1) for eta in (0.3, 1.0)}
     return made | {f"twin-{seed}": run(folder / f"twin-{seed}", seed=seed, posterior="map") for seed in (3, 4)}
 
 
@@ -59,8 +61,7 @@ def card(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Pat
         twins=[runs["twin-3"], runs["twin-4"]],
         name="small",
         out=tmp_path_factory.mktemp("cards") / "small",
-        tuning_runs=5,
-        twin_tuning_runs=2,
+        tried=[runs["tried-0.3"], runs["tried-1.0"]],
         data_root="nowhere",
     )
 
@@ -74,8 +75,7 @@ def test_a_card_ships_its_twin(card: Path, runs: dict[str, Path]) -> None:
 def test_a_card_holds_every_seed_and_the_twin(card: Path, runs: dict[str, Path]) -> None:
     told = read_card(card)
     assert told["title"] == "small (eta = 0.1)"
-    assert (told["seeds"], told["shipped"]["seed"], told["tuning_runs"]) == ([3, 4], 3, 5)
-    assert told["twin"]["tuning_runs"] == 2
+    assert (told["seeds"], told["shipped"]["seed"]) == ([3, 4], 3)
     assert told["data"] == {"name": "mnist-mini", "train": 540, "val": 60, "test": 1000, "classes": list("0123456789")}
     for row, twin in zip(told["results"], told["twin"]["results"], strict=True):
         assert {"plug_in", "one_draw", "s_draws", "ood", "seconds"} <= set(row)
@@ -91,6 +91,53 @@ def test_a_card_holds_every_seed_and_the_twin(card: Path, runs: dict[str, Path])
     for score, value in told["results"][1]["ood"]["Gaussian noise"].items():
         assert value == pytest.approx(found[score]["auroc"], abs=1e-9)
     assert told["made"]["pyro_bnn"] == pb.__version__
+
+
+def test_a_card_lists_the_settings_tried_best_first(card: Path, runs: dict[str, Path]) -> None:
+    told = read_card(card)
+    best = {
+        name: min(json.loads(line)["val_nll"] for line in (runs[name] / "metrics.jsonl").read_text().splitlines())
+        for name in ("run-3", "tried-0.3", "tried-1.0", "twin-3")
+    }
+    expected = [
+        {"settings": [], "seed": 3, "epochs": 3, "val_nll": best["run-3"]},
+        {"settings": ["epochs=1", "eta=0.3"], "seed": 3, "epochs": 1, "val_nll": best["tried-0.3"]},
+        {"settings": ["epochs=1", "eta=1.0"], "seed": 3, "epochs": 1, "val_nll": best["tried-1.0"]},
+    ]
+    assert told["tried"] == sorted(expected, key=lambda row: row["val_nll"])
+    assert told["twin"]["tried"] == [{"settings": [], "seed": 3, "epochs": 3, "val_nll": best["twin-3"]}]
+    text = markdown(told)
+    assert "Settings tried on validation: 3." in text
+    assert f"| `epochs=1` `eta=0.3` | 3 | 1 | {best['tried-0.3']:.4f} |" in text
+    assert f"| **as in the card** | 3 | 3 | {best['run-3']:.4f} |" in text
+    assert "Settings tried, twin" not in text
+
+
+def test_a_setting_of_another_kind_is_told_by_what_it_has(runs: dict[str, Path], tmp_path: Path) -> None:
+    recipe, kind = find_recipe("lenet5-cifar10"), tmp_path / "recipe.toml"
+    other = recipe.changed({"posterior": {"name": "svi"}, "prior": {"name": "kaiming"}, "seed": 7, "num_samples": 3})
+    kind.write_text(other.to_toml())
+    shutil.copy(runs["run-3"] / "metrics.jsonl", tmp_path)
+    history = [{"val_nll": 0.1}]
+    (first, second) = settings_tried(recipe, history, [tmp_path])
+    assert (first["settings"], first["val_nll"]) == ([], 0.1)
+    assert second["settings"] == ["posterior.name=svi", "prior.name=kaiming"]
+    kind.write_text(recipe.changed({"guide": {"name": "mean_field", "init_rho": -4.0}, "seed": 7}).to_toml())
+    assert settings_tried(recipe, history, [tmp_path])[1]["settings"] == ["no guide.init_loc"]
+
+
+def test_settings_that_cannot_be_compared_are_refused(runs: dict[str, Path], tmp_path: Path) -> None:
+    recipe, history = find_recipe(runs["run-3"] / "recipe.toml"), [{"val_nll": 0.1}]
+    with pytest.raises(ValueError, match=r"run-4 has a setting given before \(the setting of the card\)"):
+        settings_tried(recipe, history, [runs["run-4"]])
+    with pytest.raises(ValueError, match=r"tried-1.0 has a setting given before \(epochs=1 eta=1.0\)"):
+        settings_tried(recipe, history, [runs["tried-1.0"], runs["tried-1.0"]])
+    with pytest.raises(ValueError, match=r"tried-1.0 has no validation NLL beside the card's"):
+        settings_tried(recipe, [{"val_nll": None}], [runs["tried-1.0"]])
+    with pytest.raises(ValueError, match=r"has no recipe.toml and no metrics.jsonl: give the folder of a run"):
+        settings_tried(recipe, history, [tmp_path])
+    with pytest.raises(ValueError, match="there are no twins: give a twin for every seed"):
+        make_card([runs["run-3"]], twin_tried=[runs["tried-1.0"]], data_root="nowhere")
 
 
 def parts_of(folder: Path) -> dict[str, Any]:
