@@ -84,6 +84,8 @@ def settings_tried(
             what = " ".join(key) or "the setting of the card"
             raise ValueError(f"{folder} has a setting given before ({what}): give each setting that was tried once")
         if row["val_nll"] is None or first["val_nll"] is None:
-            raise ValueError(f"{folder} has no validation NLL beside the card's: settings compare with val_fraction > 0")
+            raise ValueError(
+                f"{folder} has no validation NLL beside the card's: settings compare with val_fraction > 0"
+            )
         rows[key] = row
     return sorted(rows.values(), key=lambda row: row["val_nll"] or 0.0)
