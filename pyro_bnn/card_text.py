@@ -121,6 +121,9 @@ def _twin(card: Mapping[str, Any]) -> str:
     return text
 
 
+_GIVEN_UP = "†"
+
+
 def _number_tried(told: Mapping[str, Any]) -> int:
     return len(told["tried"]) if "tried" in told else int(told.get("tuning_runs", 1))
 
@@ -136,12 +139,14 @@ def _tried(card: Mapping[str, Any]) -> list[str]:
                 [" ".join(f"`{one}`" for one in row["settings"]) or "**as in the card**", *_tried_numbers(row)]
                 for row in rows
             ]
-            parts += [f"## {title}\n", _table(["differs in", "seed", "epochs", "validation NLL, best epoch"], cells)]
+            parts += [f"## {title}\n", _table(["differs in", "seed", "epochs", "validation NLL"], cells)]
+            if any(row["given_up"] for row in rows):
+                parts.append(f"{_GIVEN_UP} Given up before its end: the NLL of its best epoch.\n")
     return parts
 
 
 def _tried_numbers(row: Mapping[str, Any]) -> list[str]:
-    return [str(row["seed"]), str(row["epochs"]), f"{row['val_nll']:.4f}"]
+    return [str(row["seed"]), str(row["epochs"]), f"{row['val_nll']:.4f}{_GIVEN_UP if row['given_up'] else ''}"]
 
 
 def _difference(told: Mapping[str, float], factor: float = 1) -> str:

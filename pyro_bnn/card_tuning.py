@@ -1,12 +1,12 @@
 """
-What was tried on validation before a card was made: the settings of each run folder and the best of its validation NLL.
+What was tried on validation before a card was made: the setting of each run folder beside the card's.
 
 The number of settings tried belongs to a result: the more, the better the best of them looks. A run counts whether it
-was finished or not, so that only its recipe and its history are read.
+was finished or not: what was given up is known by its recipe and its history.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +51,6 @@ def _changes(chosen: Recipe, other: Recipe) -> list[str]:
     return [*(setting(key, there[key]) for key in changed), *(f"no {key}" for key in lost)]
 
 
-def _row(chosen: Recipe, own: Recipe, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    scores = [row["val_nll"] for row in history if row.get("val_nll") is not None]
-    best = min(scores, default=None)
-    return {"settings": _changes(chosen, own), "seed": own.seed, "epochs": len(history), "val_nll": best}
-
-
 def _read(folder: Path) -> tuple[Recipe, list[dict[str, Any]]]:
     recipe, history = folder / "recipe.toml", folder / "metrics.jsonl"
     missing = [path.name for path in (recipe, history) if not path.is_file()]
@@ -66,26 +60,29 @@ def _read(folder: Path) -> tuple[Recipe, list[dict[str, Any]]]:
 
 
 def settings_tried(
-    chosen: Recipe, history: Sequence[Mapping[str, Any]], others: Sequence[str | Path]
+    chosen: Path, others: Sequence[Path], val_nll: Callable[[Path], float | None]
 ) -> list[dict[str, Any]]:
     """
-    Return the chosen setting and the others tried, best first: each one's seed, epochs and best validation NLL.
+    Return the chosen setting and the others tried, best first: each one's seed, epochs and validation NLL.
 
-    :param chosen: the recipe that was chosen.
-    :param history: what its run wrote, an epoch per row.
+    :param chosen: the folder of a run of the setting that was chosen.
     :param others: run folders of other settings, one of each: a setting on another seed is not another setting.
+    :param val_nll: of a finished posterior; None of a run that has none, which is told by its best epoch.
     """
-    first = _row(chosen, chosen, history)
-    rows = {tuple(first["settings"]): first}
-    for folder in map(Path, others):
-        row = _row(chosen, *_read(folder))
-        key = tuple(row["settings"])
-        if key in rows:
-            what = " ".join(key) or "the setting of the card"
+    recipe, _ = _read(chosen)
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    for folder in (chosen, *others):
+        own, history = _read(folder)
+        changes = _changes(recipe, own)
+        if tuple(changes) in rows:
+            what = " ".join(changes) or "the setting of the card"
             raise ValueError(f"{folder} has a setting given before ({what}): give each setting that was tried once")
-        if row["val_nll"] is None or first["val_nll"] is None:
-            raise ValueError(
-                f"{folder} has no validation NLL beside the card's: settings compare with val_fraction > 0"
-            )
-        rows[key] = row
+        score = val_nll(folder)
+        given_up = score is None
+        if score is None:
+            score = min((row["val_nll"] for row in history if row.get("val_nll") is not None), default=None)
+        if score is None and others:
+            raise ValueError(f"{folder} has no validation NLL: settings are compared on validation (val_fraction > 0)")
+        row = {"settings": changes, "seed": own.seed, "epochs": len(history), "val_nll": score, "given_up": given_up}
+        rows[tuple(changes)] = row
     return sorted(rows.values(), key=lambda row: row["val_nll"] or 0.0)

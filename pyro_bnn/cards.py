@@ -341,11 +341,11 @@ def make_card(
     :param tried: run folders of the other settings that were tried on validation, finished or not.
     :param twin_tried: likewise of the twin.
     """
+    if twin_tried and not twins:
+        raise ValueError("twin_tried has settings of a twin, but there are no twins: give a twin for every seed")
     opened = [open_run(path, data_root) for path in runs]
     _check(opened)
     pairs = _pair(opened, [open_run(path, data_root) for path in twins])
-    if twin_tried and not pairs:
-        raise ValueError("twin_tried has settings of a twin, but there are no twins: give a twin for every seed")
     first = opened[0]
     draws = first.draws(num_samples)
     name = name or first.recipe.name
@@ -359,7 +359,7 @@ def make_card(
         "title": f"{name} (eta = {first.recipe.eta:g})",
         **_told(first),
         "num_samples": draws,
-        "tried": settings_tried(first.recipe, first.history, tried),
+        "tried": _tried(first, tried, num_samples, data_root),
         "seeds": [run.recipe.seed for run in opened],
         "shipped": shipped,
         "results": [one.told for one in scored],
@@ -372,7 +372,7 @@ def make_card(
     if pairs:
         pairs[0].posterior.save(folder / TWIN, compact=True)
         card |= _beside(scored, [_score_twin(twin, data_root) for twin in pairs], _command(pairs[0]))
-        card["twin"]["tried"] = settings_tried(pairs[0].recipe, pairs[0].history, twin_tried)
+        card["twin"]["tried"] = _tried(pairs[0], twin_tried, None, data_root)
     curve = learning_curves(name, [run.history for run in opened], [twin.history for twin in pairs])
     if curve is not None:
         _write(folder / CURVE, curve)
@@ -380,6 +380,24 @@ def make_card(
     _write(folder / CARD, json.dumps(card, indent=2, allow_nan=False) + "\n")
     _write(folder / TEXT, markdown(card))
     return folder
+
+
+def _tried(
+    run: FinishedRun, others: Sequence[str | Path], num_samples: int | None, data_root: str | Path | None
+) -> list[dict[str, Any]]:
+    """Return the run's setting and the others', each scored with its finished posterior on its own validation rows."""
+
+    def val_nll(folder: Path) -> float | None:
+        if not (folder / TENSORS).is_file():
+            return None
+        opened = run if folder == run.path else open_run(folder, data_root)
+        val = opened.data.val
+        if not len(val):
+            return None
+        found = evaluate_rows(opened.posterior, val.x, val.y, opened.draws(num_samples), seed=opened.recipe.seed)
+        return found.table["s_draws"]["pred_nll"]
+
+    return settings_tried(run.path, [Path(path) for path in others], val_nll)
 
 
 def _told(run: FinishedRun) -> dict[str, Any]:

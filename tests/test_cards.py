@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import pyro_bnn as pb
+from pyro_bnn.analysis.evaluation import evaluate_rows
 from pyro_bnn.analysis.ood import detect, gaussian_noise
 from pyro_bnn.card_curve import learning_curves
 from pyro_bnn.card_text import markdown, readme_table
@@ -31,6 +32,7 @@ from pyro_bnn.cards import (
 )
 from pyro_bnn.data import load_data
 from pyro_bnn.recipe import find_recipe, parse_settings
+from pyro_bnn.runs import open_run
 from pyro_bnn.training import assemble, load, train
 
 SMALL: dict[str, Any] = {
@@ -51,6 +53,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")
     made = {f"run-{seed}": run(folder / f"run-{seed}", seed=seed) for seed in (3, 4)}
     made |= {f"tried-{eta}": run(folder / f"tried-{eta}", seed=3, eta=eta, epochs=1) for eta in (0.3, 1.0)}
+    (made["tried-1.0"] / "posterior.safetensors").unlink()  # given up
     return made | {f"twin-{seed}": run(folder / f"twin-{seed}", seed=seed, posterior="map") for seed in (3, 4)}
 
 
@@ -95,49 +98,82 @@ def test_a_card_holds_every_seed_and_the_twin(card: Path, runs: dict[str, Path])
 
 def test_a_card_lists_the_settings_tried_best_first(card: Path, runs: dict[str, Path]) -> None:
     told = read_card(card)
-    best = {
-        name: min(json.loads(line)["val_nll"] for line in (runs[name] / "metrics.jsonl").read_text().splitlines())
-        for name in ("run-3", "tried-0.3", "tried-1.0", "twin-3")
-    }
+    best = {}
+    for name in ("run-3", "tried-0.3", "twin-3"):  # finished: scored as the test rows are
+        opened = open_run(runs[name])
+        val, draws = opened.data.val, opened.draws(10)
+        found = evaluate_rows(opened.posterior, val.x, val.y, draws, seed=3)
+        best[name] = found.table["s_draws"]["pred_nll"]
+    history = (runs["tried-1.0"] / "metrics.jsonl").read_text().splitlines()
+    best["tried-1.0"] = min(json.loads(line)["val_nll"] for line in history)
     expected = [
-        {"settings": [], "seed": 3, "epochs": 3, "val_nll": best["run-3"]},
-        {"settings": ["epochs=1", "eta=0.3"], "seed": 3, "epochs": 1, "val_nll": best["tried-0.3"]},
-        {"settings": ["epochs=1", "eta=1.0"], "seed": 3, "epochs": 1, "val_nll": best["tried-1.0"]},
+        row([], 3, best["run-3"]),
+        row(["epochs=1", "eta=0.3"], 1, best["tried-0.3"]),
+        row(["epochs=1", "eta=1.0"], 1, best["tried-1.0"]) | {"given_up": True},
     ]
-    assert told["tried"] == sorted(expected, key=lambda row: row["val_nll"])
-    assert told["twin"]["tried"] == [{"settings": [], "seed": 3, "epochs": 3, "val_nll": best["twin-3"]}]
+    assert near(told["tried"]) == sorted(expected, key=lambda told: told["val_nll"])
+    assert near(told["twin"]["tried"]) == [row([], 3, best["twin-3"])]
     text = markdown(told)
     assert "Settings tried on validation: 3." in text
     assert f"| `epochs=1` `eta=0.3` | 3 | 1 | {best['tried-0.3']:.4f} |" in text
+    assert f"| `epochs=1` `eta=1.0` | 3 | 1 | {best['tried-1.0']:.4f}† |" in text
     assert f"| **as in the card** | 3 | 3 | {best['run-3']:.4f} |" in text
+    assert text.count("† Given up") == 1
     assert "Settings tried, twin" not in text
 
 
-def test_a_setting_of_another_kind_is_told_by_what_it_has(runs: dict[str, Path], tmp_path: Path) -> None:
-    recipe, kind = find_recipe("lenet5-cifar10"), tmp_path / "recipe.toml"
-    other = recipe.changed({"posterior": {"name": "svi"}, "prior": {"name": "kaiming"}, "seed": 7, "num_samples": 3})
-    kind.write_text(other.to_toml())
-    shutil.copy(runs["run-3"] / "metrics.jsonl", tmp_path)
-    history = [{"val_nll": 0.1}]
-    (first, second) = settings_tried(recipe, history, [tmp_path])
-    assert (first["settings"], first["val_nll"]) == ([], 0.1)
-    assert second["settings"] == ["posterior.name=svi", "prior.name=kaiming"]
-    kind.write_text(recipe.changed({"guide": {"name": "mean_field", "init_rho": -4.0}, "seed": 7}).to_toml())
-    assert settings_tried(recipe, history, [tmp_path])[1]["settings"] == ["no guide.init_loc"]
+def row(settings: list[str], epochs: int, val_nll: float) -> dict[str, Any]:
+    return {"settings": settings, "seed": 3, "epochs": epochs, "val_nll": round(val_nll, 9), "given_up": False}
 
 
-def test_settings_that_cannot_be_compared_are_refused(runs: dict[str, Path], tmp_path: Path) -> None:
-    recipe, history = find_recipe(runs["run-3"] / "recipe.toml"), [{"val_nll": 0.1}]
-    with pytest.raises(ValueError, match=r"run-4 has a setting given before \(the setting of the card\)"):
-        settings_tried(recipe, history, [runs["run-4"]])
-    with pytest.raises(ValueError, match=r"tried-1.0 has a setting given before \(epochs=1 eta=1.0\)"):
-        settings_tried(recipe, history, [runs["tried-1.0"], runs["tried-1.0"]])
-    with pytest.raises(ValueError, match=r"tried-1.0 has no validation NLL beside the card's"):
-        settings_tried(recipe, [{"val_nll": None}], [runs["tried-1.0"]])
+def near(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**row, "val_nll": round(row["val_nll"], 9)} for row in rows]
+
+
+def write_run(folder: Path, recipe: pb.Recipe, val_nll: float | None) -> Path:
+    folder.mkdir()
+    (folder / "recipe.toml").write_text(recipe.to_toml())
+    (folder / "metrics.jsonl").write_text(json.dumps({"epoch": 1, "val_nll": val_nll}) + "\n")
+    return folder
+
+
+def test_a_setting_of_another_kind_is_told_by_what_it_has(tmp_path: Path) -> None:
+    recipe = find_recipe("lenet5-cifar10")
+    kinds = {"posterior": {"name": "svi"}, "prior": {"name": "kaiming"}, "seed": 7, "num_samples": 3}
+    chosen = write_run(tmp_path / "chosen", recipe, 0.1)
+    other = write_run(tmp_path / "other", recipe.changed(kinds), 0.2)
+    less = write_run(tmp_path / "less", recipe.changed({"guide": {"name": "mean_field", "init_rho": -4.0}}), 0.3)
+    rows = settings_tried(chosen, [less, other], lambda folder: None)
+    assert [row["settings"] for row in rows] == [
+        [],
+        ["posterior.name=svi", "prior.name=kaiming"],
+        ["no guide.init_loc"],
+    ]
+    assert [(row["seed"], row["val_nll"]) for row in rows] == [(0, 0.1), (7, 0.2), (0, 0.3)]
+
+
+def test_settings_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
+    recipe = find_recipe("mlp-mnist-mini")
+    chosen = write_run(tmp_path / "chosen", recipe, 0.1)
+    again = write_run(tmp_path / "again", recipe.changed({"seed": 9}), 0.1)
+    cold = write_run(tmp_path / "cold", recipe.changed({"eta": 0.03}), 0.1)
+    blind = write_run(tmp_path / "blind", recipe.changed({"eta": 0.5}), None)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+
+    def tried(*others: Path) -> None:
+        settings_tried(chosen, others, lambda folder: None)
+
+    with pytest.raises(ValueError, match=r"again has a setting given before \(the setting of the card\)"):
+        tried(again)
+    with pytest.raises(ValueError, match=r"cold has a setting given before \(eta=0.03\)"):
+        tried(cold, cold)
+    with pytest.raises(ValueError, match=r"blind has no validation NLL: settings are compared on validation"):
+        tried(blind)
     with pytest.raises(ValueError, match=r"has no recipe.toml and no metrics.jsonl: give the folder of a run"):
-        settings_tried(recipe, history, [tmp_path])
+        tried(empty)
     with pytest.raises(ValueError, match="there are no twins: give a twin for every seed"):
-        make_card([runs["run-3"]], twin_tried=[runs["tried-1.0"]], data_root="nowhere")
+        make_card([chosen], twin_tried=[cold], data_root="nowhere")
 
 
 def parts_of(folder: Path) -> dict[str, Any]:
