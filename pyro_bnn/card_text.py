@@ -121,6 +121,7 @@ def _twin(card: Mapping[str, Any]) -> str:
     return text
 
 
+_TRIED = ("differs in", "seed", "epochs", "validation NLL", "minus the card's, paired (± standard error)")
 _GIVEN_UP = "†"
 
 
@@ -139,14 +140,16 @@ def _tried(card: Mapping[str, Any]) -> list[str]:
                 [" ".join(f"`{one}`" for one in row["settings"]) or "**as in the card**", *_tried_numbers(row)]
                 for row in rows
             ]
-            parts += [f"## {title}\n", _table(["differs in", "seed", "epochs", "validation NLL"], cells)]
-            if any(row["given_up"] for row in rows):
+            parts += [f"## {title}\n", _table(_TRIED, cells)]
+            if any("given_up" in row for row in rows):
                 parts.append(f"{_GIVEN_UP} Given up before its end: the NLL of its best epoch.\n")
     return parts
 
 
 def _tried_numbers(row: Mapping[str, Any]) -> list[str]:
-    return [str(row["seed"]), str(row["epochs"]), f"{row['val_nll']:.4f}{_GIVEN_UP if row['given_up'] else ''}"]
+    nll = f"{row['val_nll']:.4f}{_GIVEN_UP if 'given_up' in row else ''}"
+    paired = f"{row['difference']:+.4f} ± {row['se']:.4f}" if "difference" in row else ""
+    return [str(row["seed"]), str(row["epochs"]), nll, paired]
 
 
 def _difference(told: Mapping[str, float], factor: float = 1) -> str:

@@ -60,14 +60,15 @@ def _read(folder: Path) -> tuple[Recipe, list[dict[str, Any]]]:
 
 
 def settings_tried(
-    chosen: Path, others: Sequence[Path], val_nll: Callable[[Path], float | None]
+    chosen: Path, others: Sequence[Path], score: Callable[[Path], Mapping[str, float] | None]
 ) -> list[dict[str, Any]]:
     """
-    Return the chosen setting and the others tried, best first: each one's seed, epochs and validation NLL.
+    Return the chosen setting and the others tried, best first: each one's seed, epochs and scores on validation.
 
     :param chosen: the folder of a run of the setting that was chosen.
     :param others: run folders of other settings, one of each: a setting on another seed is not another setting.
-    :param val_nll: of a finished posterior; None of a run that has none, which is told by its best epoch.
+    :param score: of a finished posterior, its `val_nll` and what else there is to tell; None of a run that has no
+        posterior, which is told by its best epoch.
     """
     recipe, _ = _read(chosen)
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
@@ -77,12 +78,12 @@ def settings_tried(
         if tuple(changes) in rows:
             what = " ".join(changes) or "the setting of the card"
             raise ValueError(f"{folder} has a setting given before ({what}): give each setting that was tried once")
-        score = val_nll(folder)
-        given_up = score is None
-        if score is None:
-            score = min((row["val_nll"] for row in history if row.get("val_nll") is not None), default=None)
-        if score is None and others:
+        told = score(folder)
+        if told is None:
+            best = min((row["val_nll"] for row in history if row.get("val_nll") is not None), default=None)
+            told = {} if best is None else {"val_nll": best, "given_up": True}
+        if not told and others:
             raise ValueError(f"{folder} has no validation NLL: settings are compared on validation (val_fraction > 0)")
-        row = {"settings": changes, "seed": own.seed, "epochs": len(history), "val_nll": score, "given_up": given_up}
+        row = {"settings": changes, "seed": own.seed, "epochs": len(history), **told}
         rows[tuple(changes)] = row
-    return sorted(rows.values(), key=lambda row: row["val_nll"] or 0.0)
+    return sorted(rows.values(), key=lambda row: row.get("val_nll", 0.0))

@@ -74,6 +74,9 @@ _SAME = (
 )
 """What a twin has in common with its posterior; its rates and its penalty are tuned on their own."""
 
+_SAME_ROWS = ("data", "data_args", "val_fraction", "seed")
+"""What decides which rows validate, and how they are standardised."""
+
 
 # -- one run -----------------------------------------------------------------------------------------------------------
 
@@ -382,22 +385,38 @@ def make_card(
     return folder
 
 
+def _row_nll(run: FinishedRun, num_samples: int | None) -> Tensor | None:
+    """Return the NLL of each validation row (N,) under the finished posterior."""
+    val = run.data.val
+    if val is None:
+        return None
+    found = evaluate_rows(run.posterior, val.x, val.y, run.draws(num_samples), seed=run.recipe.seed)
+    assert isinstance(found, ClassEvaluation)
+    return -found.log_density
+
+
 def _tried(
     run: FinishedRun, others: Sequence[str | Path], num_samples: int | None, data_root: str | Path | None
 ) -> list[dict[str, Any]]:
-    """Return the run's setting and the others', each scored with its finished posterior on its own validation rows."""
+    """Return the run's setting and the others', paired with it where the validation rows are the same."""
+    own = _row_nll(run, num_samples)
 
-    def val_nll(folder: Path) -> float | None:
+    def score(folder: Path) -> dict[str, float] | None:
+        if folder == run.path:
+            return {} if own is None else {"val_nll": float(own.mean())}
         if not (folder / TENSORS).is_file():
             return None
-        opened = run if folder == run.path else open_run(folder, data_root)
-        val = opened.data.val
-        if not len(val):
-            return None
-        found = evaluate_rows(opened.posterior, val.x, val.y, opened.draws(num_samples), seed=opened.recipe.seed)
-        return found.table["s_draws"]["pred_nll"]
+        opened = open_run(folder, data_root)
+        nll = _row_nll(opened, num_samples)
+        if nll is None or own is None:
+            return {}
+        told = {"val_nll": float(nll.mean())}
+        if all(getattr(opened.recipe, key) == getattr(run.recipe, key) for key in _SAME_ROWS):
+            found = paired_difference([nll], [own])
+            told |= {"difference": found["mean"], "se": found["se_rows"]}
+        return told
 
-    return settings_tried(run.path, [Path(path) for path in others], val_nll)
+    return settings_tried(run.path, [Path(path) for path in others], score)
 
 
 def _told(run: FinishedRun) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn.analysis.evaluation import evaluate_rows
+from pyro_bnn.analysis.evaluation import ClassEvaluation, evaluate_rows
 from pyro_bnn.analysis.ood import detect, gaussian_noise
 from pyro_bnn.card_curve import learning_curves
 from pyro_bnn.card_text import markdown, readme_table
@@ -98,36 +98,39 @@ def test_a_card_holds_every_seed_and_the_twin(card: Path, runs: dict[str, Path])
 
 def test_a_card_lists_the_settings_tried_best_first(card: Path, runs: dict[str, Path]) -> None:
     told = read_card(card)
-    best = {}
+    nll = {}
     for name in ("run-3", "tried-0.3", "twin-3"):  # finished: scored as the test rows are
         opened = open_run(runs[name])
-        val, draws = opened.data.val, opened.draws(10)
-        found = evaluate_rows(opened.posterior, val.x, val.y, draws, seed=3)
-        best[name] = found.table["s_draws"]["pred_nll"]
+        val = opened.data.val
+        assert val is not None
+        found = evaluate_rows(opened.posterior, val.x, val.y, opened.draws(10), seed=3)
+        assert isinstance(found, ClassEvaluation)
+        nll[name] = -found.log_density.double()
     history = (runs["tried-1.0"] / "metrics.jsonl").read_text().splitlines()
-    best["tried-1.0"] = min(json.loads(line)["val_nll"] for line in history)
+    best = min(json.loads(line)["val_nll"] for line in history)
+    difference = nll["tried-0.3"] - nll["run-3"]
     expected = [
-        row([], 3, best["run-3"]),
-        row(["epochs=1", "eta=0.3"], 1, best["tried-0.3"]),
-        row(["epochs=1", "eta=1.0"], 1, best["tried-1.0"]) | {"given_up": True},
+        {"settings": [], "seed": 3, "epochs": 3, "val_nll": nll["run-3"].mean()},
+        {
+            **{"settings": ["epochs=1", "eta=0.3"], "seed": 3, "epochs": 1, "val_nll": nll["tried-0.3"].mean()},
+            **{"difference": difference.mean(), "se": difference.std() / len(difference) ** 0.5},
+        },
+        {"settings": ["epochs=1", "eta=1.0"], "seed": 3, "epochs": 1, "val_nll": best, "given_up": True},
     ]
-    assert near(told["tried"]) == sorted(expected, key=lambda told: told["val_nll"])
-    assert near(told["twin"]["tried"]) == [row([], 3, best["twin-3"])]
+    assert [row["settings"] for row in told["tried"]] == [row["settings"] for row in expected]
+    for row, wanted in zip(told["tried"], expected, strict=True):
+        assert row.keys() == wanted.keys()
+        for key in row.keys() - {"settings"}:
+            assert row[key] == pytest.approx(float(wanted[key]), abs=1e-6)
+    (alone,) = told["twin"]["tried"]
+    assert alone == {"settings": [], "seed": 3, "epochs": 3, "val_nll": pytest.approx(float(nll["twin-3"].mean()))}
     text = markdown(told)
     assert "Settings tried on validation: 3." in text
-    assert f"| `epochs=1` `eta=0.3` | 3 | 1 | {best['tried-0.3']:.4f} |" in text
-    assert f"| `epochs=1` `eta=1.0` | 3 | 1 | {best['tried-1.0']:.4f}† |" in text
-    assert f"| **as in the card** | 3 | 3 | {best['run-3']:.4f} |" in text
+    assert f"| **as in the card** | 3 | 3 | {nll['run-3'].mean():.4f} |  |" in text
+    assert f"| `epochs=1` `eta=0.3` | 3 | 1 | {nll['tried-0.3'].mean():.4f} | {difference.mean():+.4f} ± " in text
+    assert f"| `epochs=1` `eta=1.0` | 3 | 1 | {best:.4f}† |  |" in text
     assert text.count("† Given up") == 1
     assert "Settings tried, twin" not in text
-
-
-def row(settings: list[str], epochs: int, val_nll: float) -> dict[str, Any]:
-    return {"settings": settings, "seed": 3, "epochs": epochs, "val_nll": round(val_nll, 9), "given_up": False}
-
-
-def near(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{**row, "val_nll": round(row["val_nll"], 9)} for row in rows]
 
 
 def write_run(folder: Path, recipe: pb.Recipe, val_nll: float | None) -> Path:
