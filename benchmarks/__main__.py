@@ -32,6 +32,7 @@ from benchmarks.processes import import_times, prediction_memory, training_memor
 from benchmarks.table import as_text
 from benchmarks.timing import Step, Summary, rounds, summarise, warm_up
 from benchmarks.work import images, works
+from pyro_bnn.machine import cpu_name
 from pyro_bnn.memory import keep_freed_memory
 
 FOLDER = Path(__file__).parent
@@ -47,15 +48,10 @@ def machine(threads: int) -> dict[str, Any]:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             versions[name] = "not installed"
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if "model name" in line]
-        cpu = names[0] if names else cpu
     return {
         "date": datetime.date.today().isoformat(),
         "python": platform.python_version(),
-        "cpu": cpu,
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "threads": threads,
         "load": os.getloadavg()[0],

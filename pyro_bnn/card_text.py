@@ -68,7 +68,7 @@ def markdown(card: Mapping[str, Any]) -> str:
     parts += _tried(card)
     if "curve" in card:
         parts += ["## Learning curves\n", f"![Validation NLL and accuracy by epoch, every seed]({card['curve']})\n"]
-    parts += ["## Telling unfamiliar inputs apart (AUROC, shipped seed)\n", _unfamiliar(card, ship)]
+    parts += ["## Telling 2,000 unfamiliar inputs apart (AUROC, shipped seed)\n", _unfamiliar(card, ship)]
     parts.append(
         f"Made on {made['date']} with pyro_bnn {made['pyro_bnn']}, torch {made['torch']}, pyro {made['pyro']}, Python "
         f"{made['python']}; {made['machine']}; {_time(card)} of training per seed.\n"
@@ -88,14 +88,13 @@ def _seeds(card: Mapping[str, Any]) -> str:
     rows = []
     for row in card["results"]:
         s = row["s_draws"]
-        val = "-" if row["val_nll"] is None else f"{row['val_nll']:.4f}"
         mark = " (shipped)" if row["seed"] == card["shipped"]["seed"] else ""
-        rows.append([f"{row['seed']}{mark}", _percent(s["accuracy"]), f"{s['pred_nll']:.4f}", f"{s['ece']:.4f}", val])
+        rows.append([f"{row['seed']}{mark}", _percent(s["accuracy"]), f"{s['pred_nll']:.4f}", f"{s['ece']:.4f}"])
     if len(card["results"]) > 1:
         mean = card["mean"]["s_draws"]
-        cells = [_with_sd(mean, "accuracy", True), _with_sd(mean, "pred_nll"), _with_sd(mean, "ece"), ""]
+        cells = [_with_sd(mean, "accuracy", True), _with_sd(mean, "pred_nll"), _with_sd(mean, "ece")]
         rows.append(["mean ± sd", *cells])
-    return _table(["seed", "accuracy", "predictive NLL", "ECE", "validation NLL, best epoch"], rows)
+    return _table(["seed", "accuracy", "predictive NLL", "ECE"], rows)
 
 
 def _twin(card: Mapping[str, Any]) -> str:
@@ -176,16 +175,20 @@ def _unfamiliar(card: Mapping[str, Any], ship: Mapping[str, Any]) -> str:
     return _table(["", "entropy", "mutual information", *([] if twin is None else ["twin, entropy"])], rows)
 
 
+def _mean_auroc(card: Mapping[str, Any], name: str) -> float:
+    rows = [row["ood"][name]["entropy"] for row in card["results"]]
+    return float(sum(rows) / len(rows))
+
+
 def readme_table(cards: Sequence[Mapping[str, Any]]) -> str:
     """Return the table of the zoo: a row per card, means over seeds."""
     rows = []
     for card in cards:
         mean, seeds = card["mean"]["s_draws"], len(card["results"])
-        ship = next(row for row in card["results"] if row["seed"] == card["shipped"]["seed"])
         nulls = [row["s_draws"]["ece"] <= row["s_draws"]["ece_null"]["upper"] for row in card["results"]]
         twin = card.get("twin", {}).get("mean", {})
         scaled = "-" if "scaled" not in twin else f"{twin['raw']['pred_nll']:.4f} → {twin['scaled']['pred_nll']:.4f}"
-        far = ", ".join(f"{name} {scores['entropy']:.3f}" for name, scores in ship["ood"].items())
+        far = ", ".join(f"{name} {_mean_auroc(card, name):.3f}" for name in card["results"][0]["ood"])
         rows.append(
             [
                 f"[`{card['name']}`](pyro_bnn/weights/{card['name']}/card.md)",

@@ -10,14 +10,15 @@ The protocol, for every card:
     and single draws (mean and sd).
   - ECE with its null: labels drawn from the predictive itself, mean and 95 % point, because ECE is biased upward.
   - The mean mutual information of label and weights, so that a point is not sold as a posterior.
-  - A deterministic twin per seed: same network, data, epochs and selection; raw, and temperature-scaled on validation.
-    Differences are paired over test rows and over seeds.
+  - A deterministic twin per seed: same network, data, epochs (those of all snapshots; of one member of an ensemble);
+    raw, and temperature-scaled on validation. Differences are paired over test rows and over seeds.
   - AUROC of telling unfamiliar inputs from the test rows, by entropy and by mutual information.
   - All seeds are listed. Shipped is the first: every seed has its own validation rows, so that their NLLs do not rank
     the seeds. Its numbers are those of the file that is shipped, with standard deviations in 8 bits and means in 16
     (:mod:`pyro_bnn.compact`).
 
-A card comes out again if the same draws give an NLL within 5e-4 and at most 5 of 10,000 labels differ.
+A card comes out again if the same draws give an NLL within 5e-4 and at most 5 of 10,000 labels differ. That takes its
+data; without them, its predictions for a little noise come out again.
 """
 
 import argparse
@@ -38,12 +39,13 @@ from torch import Tensor
 from pyro_bnn.analysis.calibration import fit_temperature, scale_temperature
 from pyro_bnn.analysis.evaluation import ClassEvaluation, evaluate_rows
 from pyro_bnn.analysis.metrics import classification_metrics, ece_null
-from pyro_bnn.analysis.ood import accumulate, auroc, gaussian_noise, ood_scores
+from pyro_bnn.analysis.ood import accumulate, auroc, gaussian_noise, ood_scores, shuffled_pixels
+from pyro_bnn.analysis.report_sections import is_image
 from pyro_bnn.card_curve import learning_curves
 from pyro_bnn.card_text import markdown, readme_table
 from pyro_bnn.card_tuning import leaves, setting, settings_tried
 from pyro_bnn.inference.checkpoint import atomic_write
-from pyro_bnn.posterior import DESCRIPTION, TENSORS
+from pyro_bnn.posterior import DESCRIPTION, TENSORS, Posterior
 from pyro_bnn.posteriors import make_trainer
 from pyro_bnn.recipe import Recipe, find_recipe, recipe_names
 from pyro_bnn.runs import FinishedRun, open_run, sister_sets
@@ -58,14 +60,16 @@ __all__ = [
     "read_card",
     "shipped_cards",
     "verify",
+    "verify_noise",
     "write_readme",
 ]
 
-CARD, TEXT, CURVE, LABELS, TWIN = "card.json", "card.md", "curve.svg", "labels.npy", "twin"
+CARD, TEXT, CURVE, LABELS, NOISE, TWIN = "card.json", "card.md", "curve.svg", "labels.npy", "noise.npy", "twin"
 START, END = "<!-- zoo:start -->", "<!-- zoo:end -->"
 
 NLL_TOLERANCE = 5e-4
 LABELS_PER_ROW = 5 / 10_000
+NOISE_ROWS, NOISE_DRAWS, NOISE_TOLERANCE = 16, 10, 1e-3
 SHOWN = ("accuracy", "pred_nll", "ece", "brier", "confidence", "entropy", "epistemic", "gibbs_nll")
 _OUTSIDE_ROWS = 2000
 _SAME = (
@@ -98,9 +102,12 @@ def _classes(run: FinishedRun, draws: int) -> ClassEvaluation:
 
 
 def _outside(run: FinishedRun, data_root: str | Path | None) -> dict[str, Tensor]:
-    """Return unfamiliar inputs: the sister data sets that are at hand, and noise."""
-    noise = gaussian_noise(run.data.test.x[:_OUTSIDE_ROWS])
-    return {**sister_sets(run, _OUTSIDE_ROWS, data_root), "Gaussian noise": noise}
+    """Return unfamiliar inputs: the sister data sets that are at hand, noise, and shuffled pixels of images."""
+    rows = run.data.test.x[:_OUTSIDE_ROWS]
+    made = {"Gaussian noise": gaussian_noise(rows)}
+    if is_image(rows):
+        made["shuffled pixels"] = shuffled_pixels(rows)
+    return {**sister_sets(run, _OUTSIDE_ROWS, data_root), **made}
 
 
 def _told_apart(
@@ -115,11 +122,6 @@ def _told_apart(
         scores = ood_scores(accumulate(run.posterior, x, evaluation.num_samples, run.recipe.seed))
         table[name] = {score: auroc(values, scores[score]) for score, values in inside.items()}
     return table
-
-
-def _val_nll(run: FinishedRun) -> float | None:
-    """Return the lowest validation NLL of its epochs, by which the epoch was chosen; None if it has none."""
-    return min((line["val_nll"] for line in run.history if line.get("val_nll") is not None), default=None)
 
 
 @final
@@ -145,7 +147,6 @@ def _score(run: FinishedRun, evaluation: ClassEvaluation, data_root: str | Path 
     table = evaluation.table
     told: dict[str, Any] = {
         "seed": run.recipe.seed,
-        "val_nll": _val_nll(run),
         "epochs": run.results.get("epochs"),
         "best_epoch": run.results.get("best_epoch"),
         "seconds": run.results.get("seconds", {}).get("train"),
@@ -162,7 +163,6 @@ def _score_twin(run: FinishedRun, data_root: str | Path | None) -> _ScoredTwin:
     evaluation, val = _classes(run, 1), run.data.val
     told = {
         "seed": run.recipe.seed,
-        "val_nll": _val_nll(run),
         "seconds": run.results.get("seconds", {}).get("train"),
         "raw": _calibrated(evaluation.table["s_draws"], evaluation.log_probs),
         "ood": _told_apart(run, evaluation, data_root),
@@ -253,13 +253,19 @@ def _pair(runs: Sequence[FinishedRun], twins: Sequence[FinishedRun]) -> list[Fin
         twin = by_seed.get(run.recipe.seed)
         if twin is None:
             raise ValueError(f"no twin of seed {run.recipe.seed}: give one for every seed, or none")
-        own, other = run.recipe.model_dump(), twin.recipe.model_dump()
+        own, other = ({**one.recipe.model_dump(), "epochs": _epochs(one.recipe)} for one in (run, twin))
         changed = [key for key in _SAME if own[key] != other[key]]
         if changed:
             raise ValueError(f"{twin.path} is no twin of {run.path}: {', '.join(changed)} differ")
         if twin.draws() != 1:
             raise ValueError(f"{twin.path} is not deterministic: train the twin with --set posterior=map")
     return [by_seed[run.recipe.seed] for run in runs]
+
+
+def _epochs(recipe: Recipe) -> int:
+    """Return how long one network was trained: a chain of snapshots is one."""
+    kind = recipe.posterior
+    return recipe.epochs * (kind["members"] if kind["name"] == "snapshots" else 1)
 
 
 # -- how it was made ---------------------------------------------------------------------------------------------------
@@ -309,6 +315,8 @@ def _ship(run: FinishedRun, folder: Path, draws: int) -> tuple[dict[str, Any], F
     evaluation = _classes(kept, draws)
     with atomic_write(folder / LABELS) as file:
         np.save(file, evaluation.guess.numpy().astype(np.uint8 if run.data.num_outputs <= 256 else np.int64))
+    with atomic_write(folder / NOISE) as file:
+        np.save(file, predict_noise(kept.posterior).numpy())
     told = {
         "seed": run.recipe.seed,
         "num_samples": draws,
@@ -436,7 +444,7 @@ def _told(run: FinishedRun) -> dict[str, Any]:
             "pyro_bnn": results.get("pyro_bnn", __version__),
             "torch": results.get("torch", torch.__version__),
             "pyro": results.get("pyro"),
-            "python": platform.python_version(),
+            "python": results.get("python", platform.python_version()),
             "machine": results.get("machine"),
         },
     }
@@ -476,9 +484,13 @@ def _weights() -> Path:
     return Path(str(files("pyro_bnn") / "weights"))
 
 
+def _folder(name: str | Path) -> Path:
+    return Path(name) if Path(name).is_dir() else _weights() / str(name)
+
+
 def read_card(name: str | Path) -> dict[str, Any]:
     """Return the card of a shipped posterior, or of a folder that `make_card` wrote."""
-    path = Path(name) if Path(name).is_dir() else _weights() / str(name)
+    path = _folder(name)
     if not (path / CARD).is_file():
         known = ", ".join(shipped_cards()) or "none"
         raise FileNotFoundError(f"no card {str(name)!r}: give a folder that has {CARD}, or one of {known}")
@@ -525,10 +537,23 @@ class Verification:
         return close and self.labels_differ <= LABELS_PER_ROW * self.rows
 
 
+def predict_noise(posterior: Posterior) -> Tensor:
+    """Return the predictive (16, K) of noise of the inputs' shape, by 10 draws: the same whenever it is asked for."""
+    rows = gaussian_noise(torch.empty(NOISE_ROWS, *posterior.info["input_shape"]))
+    return posterior.predict(rows, num_samples=NOISE_DRAWS, seed=0)
+
+
+def verify_noise(name: str | Path) -> float:
+    """Return how far the predictions of a card's posterior for noise are from those it was shipped with."""
+    folder = _folder(name)
+    shipped = torch.from_numpy(np.load(folder / NOISE))
+    return float((predict_noise(load(folder)).double() - shipped.double()).abs().max())
+
+
 def verify(name: str | Path, data_root: str | Path | None = None) -> Verification:
     """Score the posterior of a card again, with the same draws on the same rows."""
     card = read_card(name)
-    folder = Path(name) if Path(name).is_dir() else _weights() / str(name)
+    folder = _folder(name)
     run = open_run(folder, data_root)
     found = _classes(run, card["shipped"]["num_samples"])
     labels = torch.from_numpy(np.load(folder / LABELS).astype(np.int64))

@@ -41,9 +41,9 @@ UNFAMILIAR = {
     "mnist-mini": ("fashion-mnist",),
     "mnist": ("fashion-mnist",),
     "fashion-mnist": ("mnist",),
-    "cifar10": ("svhn", "cifar100"),
-    "cifar100": ("svhn", "cifar10"),
-    "svhn": ("cifar10",),
+    "cifar10": ("svhn", "cifar100", "mnist", "fashion-mnist"),
+    "cifar100": ("svhn", "cifar10", "mnist", "fashion-mnist"),
+    "svhn": ("cifar10", "mnist", "fashion-mnist"),
 }
 """What a data set is told apart from, where that is at hand."""
 
@@ -99,14 +99,30 @@ def open_run(path: str | Path, data_root: str | Path | None = None) -> FinishedR
 def unfamiliar(
     posterior: Posterior, name: str, data_root: str | Path | None = None, *, download: bool = True
 ) -> Tensor:
-    """Return the test inputs of another data set, standardised with the statistics of the posterior's own."""
-    raw = load_data(name, root=data_root, standardise=False, download=download).test.x
+    """
+    Return the test inputs of another data set, standardised with the statistics of the posterior's own.
+
+    Grey images go to a colour network with three equal channels, small ones to a larger with a black margin.
+    """
     shape = posterior.info["input_shape"]
+    raw = _fitted(load_data(name, root=data_root, standardise=False, download=download).test.x, shape)
     if list(raw.shape[1:]) != list(shape):
         raise ValueError(
             f"{name} has inputs of shape {tuple(raw.shape[1:])}, this posterior takes {tuple(shape)}: choose another"
         )
     return posterior.standardise(raw)
+
+
+def _fitted(images: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return images (N, 1, h, w) as (N, C, H, W), in every channel and amid a black margin; others as they are."""
+    if images.ndim != 4 or len(shape) != 3 or images.shape[1] not in (1, shape[0]):
+        return images
+    (channels, *size), (h, w) = shape, images.shape[2:]
+    rows, columns = size[0] - h, size[1] - w
+    if rows < 0 or columns < 0:
+        return images
+    margins = (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2)
+    return torch.nn.functional.pad(images.expand(-1, channels, -1, -1), margins)
 
 
 def sister_sets(run: FinishedRun, rows: int, data_root: str | Path | None = None) -> dict[str, Tensor]:

@@ -34,6 +34,7 @@ from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
 from pyro_bnn.inference.kl import KL_WEIGHTS, KLWeight, from_spec, tempered
 from pyro_bnn.inference.reparam import flipout, local_reparameterization
 from pyro_bnn.inference.svi import Callback
+from pyro_bnn.machine import cpu_name
 from pyro_bnn.models import (
     BNN,
     CVNN,
@@ -479,7 +480,8 @@ def _circumstances() -> dict[str, Any]:
         "pyro_bnn": __version__,
         "torch": torch.__version__,
         "pyro": pyro.__version__,
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
+        "python": platform.python_version(),
+        "machine": f"{cpu_name()}, {torch.get_num_threads()} threads",
     }
 
 

@@ -21,6 +21,7 @@ STANDARD = set(sys.stdlib_module_names)
 # room: (what else of the package it may import, what else at all besides the standard library; None: anything)
 RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "version": (set(), set()),
+    "machine": (set(), set()),
     "memory": (set(), set()),
     "recipe": (set(), {"pydantic", "tomli", "tomli_w"}),
     "data": (set(), {"torch", "numpy", "torchvision"}),

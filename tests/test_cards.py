@@ -4,6 +4,8 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -20,6 +22,7 @@ from pyro_bnn.card_text import markdown, readme_table
 from pyro_bnn.card_tuning import settings_tried
 from pyro_bnn.cards import (
     END,
+    NOISE_TOLERANCE,
     START,
     Verification,
     main,
@@ -28,6 +31,7 @@ from pyro_bnn.cards import (
     read_card,
     shipped_cards,
     verify,
+    verify_noise,
     write_readme,
 )
 from pyro_bnn.data import load_data
@@ -234,6 +238,7 @@ def test_another_posterior_does_not_come_out(card: Path, tmp_path: Path) -> None
                 parameter.add_(0.5)
     posterior.save(other, compact=True)
     assert not verify(other).comes_out_again
+    assert verify_noise(other) > 10 * NOISE_TOLERANCE
 
 
 def test_the_tolerances() -> None:
@@ -376,6 +381,50 @@ def test_shipped_cards_are_whole(name: str) -> None:
     folder = Path(pb.__file__).parent / "weights" / name
     assert (folder / "card.md").read_text() == markdown(told)
     assert f"{name}: learning curves" in (folder / told["curve"]).read_text()
+
+
+@pytest.mark.parametrize("name", shipped_cards())
+def test_shipped_posteriors_predict_noise_as_they_were_shipped(name: str) -> None:
+    assert verify_noise(name) < NOISE_TOLERANCE
+    shape = np.load(Path(pb.__file__).parent / "weights" / name / "noise.npy").shape
+    assert shape == (16, len(read_card(name)["data"]["classes"]))
+
+
+_FROM_DATA = ("model_args", "likelihood", "posterior")  # spelled out only when the recipe meets its data
+
+
+@pytest.mark.parametrize("name", shipped_cards())
+def test_the_commands_of_shipped_cards_make_their_recipes(name: str) -> None:
+    told = read_card(name)
+    twin = load(Path(pb.__file__).parent / "weights" / name / "twin").info["recipe"]
+    for command, recipe in ((told["command"], told["recipe"]), (told["twin"]["command"], twin)):
+        program, verb, given, *rest = shlex.split(command)
+        assert (program, verb) == ("pyro-bnn", "train")
+        made = find_recipe(given).changed(parse_settings(rest[1::2])).model_dump()
+        assert {k: v for k, v in made.items() if k not in _FROM_DATA} == {
+            k: v for k, v in recipe.items() if k not in _FROM_DATA
+        }
+        assert made["posterior"].items() <= recipe["posterior"].items() or "of" in made["posterior"]
+
+
+OFFLINE = """
+import socket, sys, time
+import pyro, torch
+def refuse(*_): raise OSError("no network here")
+socket.socket.connect = socket.create_connection = refuse
+import pyro_bnn as pb
+began = time.perf_counter()
+posterior = pb.load("lenet5-mnist")
+seconds = time.perf_counter() - began
+assert posterior.predict(torch.zeros(2, 1, 28, 28), num_samples=2).shape == (2, 10)
+print(seconds)
+"""
+
+
+def test_a_posterior_loads_by_name_without_a_network_in_two_seconds(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", OFFLINE], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 2
 
 
 def again(name: str) -> None:

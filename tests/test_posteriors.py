@@ -36,6 +36,8 @@ KINDS: dict[str, Any] = {
     "ema": {"name": "ema", "decay": 0.9},
     "ensemble": {"name": "ensemble", "members": 2},
     "ensemble_of_hwa": {"name": "ensemble", "of": {"name": "hwa", "cycle": 1}, "members": 2},
+    "snapshots": {"name": "snapshots", "members": 2},
+    "snapshots_of_hwa": {"name": "snapshots", "of": {"name": "hwa", "cycle": 1}, "members": 2},
     "sgld": {"name": "sgld", "lr": 0.05, "draws": 5},
     "psgld": {"name": "sgld", "lr": 1e-4, "draws": 5, "precondition": 0.95},
     "cyclic_sgld": {"name": "cyclic_sgld", "lr": 0.05, "draws": 4, "cycles": 2},

@@ -9,6 +9,7 @@ The kinds of posterior a recipe can name (`posterior = {name = "hwa", start = 12
     low_rank       the same snapshots as a low-rank normal (by SVI: guide = "low_rank")
     swa, ema       the raw parameters of the guide, averaged
     ensemble       members of any of these kinds, trained apart from seeds that follow one another
+    snapshots      members along one training, whose schedule begins anew for each
     sgld, cyclic_sgld, lmc    the draws of Langevin dynamics; lmc at full batch
     nuts, hmc      the draws of chains over all rows, in float64; for small networks
 """
@@ -17,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyro_bnn.posteriors.averages import Ema, Hwa, LowRank, Swa
-from pyro_bnn.posteriors.ensembles import DeepEnsemble
+from pyro_bnn.posteriors.ensembles import DeepEnsemble, Snapshots
 from pyro_bnn.posteriors.hamiltonian import Hmc, Nuts
 from pyro_bnn.posteriors.langevin import CyclicSgld, Lmc, Sgld
 from pyro_bnn.posteriors.points import Laplace, Map, MaximumLikelihood, McDropout, Svi
@@ -39,6 +40,7 @@ POSTERIORS: dict[str, type[Trainer]] = {
     "ml": MaximumLikelihood,
     "nuts": Nuts,
     "sgld": Sgld,
+    "snapshots": Snapshots,
     "svi": Svi,
     "swa": Swa,
 }

@@ -1,24 +1,39 @@
-"""Deep ensembles: members of any kind, trained apart."""
+"""
+Ensembles: members of any kind, trained apart (deep ensembles) or one after the other along one training (snapshots).
 
+Snapshots begin the schedule of the learning rate anew for each member, which goes on from where the one before it
+ended: the rate leaves the valley that was found, and its end finds the next. Members differ less than those trained
+apart, and each has the training of all before it.
+
+References: Lakshminarayanan, Pritzel, Blundell 2017 (deep ensembles); Huang et al. 2017 (snapshots). There a member is
+a point; here it is any guide that SVI fits or an average of one.
+"""
+
+import copy
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import pyro
 
 from pyro_bnn.guides import Ensemble
 from pyro_bnn.guides.flat import load_model_state, model_state
+from pyro_bnn.posteriors.averages import Ema, Hwa, Swa
+from pyro_bnn.posteriors.points import Svi
 from pyro_bnn.posteriors.work import Outcome, Trainer, Work
 from pyro_bnn.recipe import Recipe
 
-__all__ = ["DeepEnsemble"]
+if TYPE_CHECKING:
+    from pyro_bnn.training import Assembly
+
+__all__ = ["DeepEnsemble", "Members", "Snapshots"]
 
 
-@final
 @dataclass(frozen=True)
-class DeepEnsemble(Trainer):
+class Members(Trainer, ABC):
     """
-    Members trained apart.
+    What ensembles have in common.
 
     :param of: the kind of the members, a name or a table.
     :param members: how many; each trains for the recipe's epochs, member m from seed + m.
@@ -43,22 +58,28 @@ class DeepEnsemble(Trainer):
 
         return make_trainer(self.of)
 
+    @abstractmethod
+    def begin(self, parts: "Assembly", first: Mapping[str, Any], last: Any) -> Any:
+        """
+        Make ready for the next member and return the guide that it begins with.
+
+        :param first: the model's own state before the first member.
+        :param last: the guide of the member before; the model's own state is the one it was trained with.
+        """
+
     def __call__(self, work: Work) -> Outcome:
-        """Train one after the other, each from the model's first state and a guide of its own."""
+        """Train one after the other."""
         parts, trainer = work.parts, self.member()
         first = model_state(parts.model)
         guides, states = [], []
         history, seconds = list(work.history), 0.0
         for m in range(self.members):
-            load_model_state(parts.model, first)
             seed = work.recipe.seed + m
+            guide = parts.guide
             if m:  # the first member starts where its kind alone would
                 pyro.set_rng_seed(seed)
-            member = replace(
-                parts,
-                recipe=work.recipe.changed({"seed": seed}),
-                guide=parts.new_guide() if m else parts.guide,
-            )
+                guide = self.begin(parts, first, guides[-1])
+            member = replace(parts, recipe=work.recipe.changed({"seed": seed}), guide=guide)
             name = f"{work.part}/member-{m + 1}".strip("/")
             done = trainer(replace(work, parts=member, part=name, history=history))
             history, seconds = done.history, seconds + done.seconds
@@ -68,3 +89,35 @@ class DeepEnsemble(Trainer):
             states.append(model_state(parts.model))
         guide = Ensemble(parts.model, guides, states if first else None)
         return Outcome(guide, history, None, f"all {self.members} members done", seconds)
+
+
+@final
+@dataclass(frozen=True)
+class DeepEnsemble(Members):
+    """Members trained apart: each from the model's first state and a guide of its own."""
+
+    def begin(self, parts: "Assembly", first: Mapping[str, Any], last: Any) -> Any:
+        """Go back to the first state; return a new guide."""
+        load_model_state(parts.model, first)
+        return parts.new_guide()
+
+
+@final
+@dataclass(frozen=True)
+class Snapshots(Members):
+    """Members along one training: each goes on from a copy of the one before, with the schedule begun anew."""
+
+    of: str | Mapping[str, Any] = "svi"
+
+    def member(self) -> Trainer:
+        """Refuse kinds that do not begin with a given guide."""
+        trainer = super().member()
+        if not isinstance(trainer, (Svi, Hwa, Swa, Ema)):
+            raise ValueError(
+                f"posterior.of={self.of!r} does not go on from a guide: snapshots are of 'svi', 'hwa', 'swa' or 'ema'"
+            )
+        return trainer
+
+    def begin(self, parts: "Assembly", first: Mapping[str, Any], last: Any) -> Any:
+        """Return a copy of the last guide; the model's own state stays."""
+        return copy.deepcopy(last)

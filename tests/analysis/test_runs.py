@@ -9,7 +9,7 @@ import torch
 from pyro_bnn.analysis.evaluation import evaluate_rows
 from pyro_bnn.cli import main
 from pyro_bnn.data import load_data
-from pyro_bnn.runs import compare, open_run, report, unfamiliar
+from pyro_bnn.runs import _fitted, compare, open_run, report, unfamiliar
 from pyro_bnn.training import train
 
 SMALL = {
@@ -115,9 +115,26 @@ def test_unfamiliar_data_go_through_the_runs_own_standardiser(runs, tmp_path):
     found = unfamiliar(run.posterior, "alien", tmp_path)
     torch.testing.assert_close(found, run.posterior.standardise(torch.from_numpy(x)[:, None].float() / 255))
     assert abs(float(found.mean())) > 0.5  # its own statistics would have made this 0
-    np.savez(tmp_path / "small.npz", x_train=x[:, :9], y_train=y, x_test=x[:, :9], y_test=y)
+    np.savez(tmp_path / "small.npz", x_train=x[:, :20, :25], y_train=y, x_test=x[:, :20, :25], y_test=y)
+    amid = np.zeros((20, 1, 28, 28), dtype=np.float32)
+    amid[:, 0, 4:24, 1:26] = x[:, :20, :25] / 255  # margins of 8 and 3, the odd pixel at the end
+    torch.testing.assert_close(
+        unfamiliar(run.posterior, "small", tmp_path), run.posterior.standardise(torch.from_numpy(amid))
+    )
+    large = np.zeros((20, 30, 30), dtype=np.uint8)
+    np.savez(tmp_path / "large.npz", x_train=large, y_train=y, x_test=large, y_test=y)
     with pytest.raises(ValueError, match="choose another"):
-        unfamiliar(run.posterior, "small", tmp_path)
+        unfamiliar(run.posterior, "large", tmp_path)
+
+
+def test_grey_images_go_to_a_colour_network_in_every_channel():
+    images = torch.rand(3, 1, 28, 28)
+    found = _fitted(images, [3, 32, 32])
+    assert found.shape == (3, 3, 32, 32)
+    for channel in range(3):
+        assert torch.equal(found[:, channel, 2:30, 2:30], images[:, 0])
+    assert float(found.sum()) == pytest.approx(3 * float(images.sum()), rel=1e-5)
+    assert _fitted(torch.zeros(3, 3, 32, 32), [1, 28, 28]).shape == (3, 3, 32, 32)
 
 
 def test_mistakes_are_one_line_and_exit_code_2(runs, tmp_path, capsys):
