@@ -152,6 +152,19 @@ def test_members_differ_and_the_ensemble_is_their_mean() -> None:
     assert torch.equal(alone.posterior.guide.loc, guide.members[0].loc)
 
 
+def test_a_snapshot_goes_on_from_the_one_before() -> None:
+    run = run_small({"name": "snapshots", "members": 3}, None)
+    first, second, third = (member.loc.detach() for member in run.posterior.guide.members)
+    assert torch.equal(first, run_small("svi", None).posterior.guide.loc)  # member 1 is what its kind leaves
+    apart = run_small({"name": "ensemble", "of": "svi", "members": 2}, None).posterior.guide.members[1].loc.detach()
+    assert 0 < float((second - first).norm()) < 0.5 * float((apart - first).norm())
+    assert not torch.equal(third, second)
+    still = {f"optim.{group}.lr": 1e-12 for group in ("loc", "scale")}
+    frozen = run_small({"name": "snapshots", "members": 2}, None, **still).posterior.guide.members
+    torch.testing.assert_close(frozen[0].loc, frozen[1].loc, rtol=0, atol=1e-8)
+    assert frozen[0].loc.data_ptr() != frozen[1].loc.data_ptr()
+
+
 def test_maximum_likelihood_takes_no_weight_on_the_prior() -> None:
     assert {line["kl_weight"] for line in run_small("ml", None).history} == {0.0}
     assert {line["kl_weight"] for line in run_small("map", None, eta=0.5).history} == {0.5}
@@ -227,6 +240,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ({"name": "swa", "cycle": 0}, r"posterior\.cycle=0"),
         ({"name": "ensemble", "members": 0}, r"posterior\.members=0"),
         ({"name": "ensemble", "of": "committee"}, "unknown posterior 'committee'"),
+        ({"name": "snapshots", "of": "map"}, "posterior.of='map' does not go on from a guide"),
+        ({"name": "snapshots", "members": 0}, r"posterior\.members=0"),
         ({"name": "sgld", "draws": 0}, r"posterior\.draws=0"),
         ({"name": "sgld", "burn_in": 4}, r"posterior\.burn_in=4"),
         ({"name": "nuts", "chains": 0}, r"posterior\.chains=0"),

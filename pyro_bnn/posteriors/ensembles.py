@@ -71,7 +71,8 @@ class Members(Trainer, ABC):
         """Train one after the other."""
         parts, trainer = work.parts, self.member()
         first = model_state(parts.model)
-        guides, states = [], []
+        guides: list[Any] = []
+        states = []
         history, seconds = list(work.history), 0.0
         for m in range(self.members):
             seed = work.recipe.seed + m
