@@ -107,7 +107,7 @@ def list_names(
         table = Table(box=None, padding=(0, 1), show_header=len(columns) > 1)
         table.add_column("", no_wrap=True)
         for label in columns.values():
-            table.add_column(label)
+            table.add_column(label, no_wrap=len(columns) > 1)
         for name, told in details.items():
             table.add_row(f"[bold]{name}[/bold]", *(_told(told, column) for column in columns))
     else:

@@ -250,6 +250,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
             run_small(kind, tmp_path / "run")
     with pytest.raises(ValueError, match="no posterior that a sampler could draw from"):
         run_small("sgld", None, kl="blundell")
+    with pytest.raises(ValueError, match="chains are drawn on the CPU"):
+        run_small("nuts", tmp_path / "run", device="cuda")
     assert not (tmp_path / "run").exists()
 
 

@@ -107,7 +107,7 @@ def read_source(
     else:
         raise ValueError(
             f"unknown data set {name!r}{suggest(name, DATASETS)}. Known: {', '.join(DATASETS)}; "
-            f"a path ending in .npz, or the name of a .npz file in {folder}, is data too"
+            f"a path ending in .npz is data too, and a name is once the data root holds it as {folder / (name + '.npz')}"
         )
     return replace(source, name=name, class_names=source.class_names or _CLASS_NAMES.get(name))
 

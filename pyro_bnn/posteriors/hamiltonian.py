@@ -14,6 +14,7 @@ from pyro_bnn.inference.checkpoint import load_state, save_state
 from pyro_bnn.inference.mcmc import MIN_CHAINS, convergence, run_chain
 from pyro_bnn.inference.predictive import ClassDraw, predictive_draws
 from pyro_bnn.posteriors.work import INTERRUPTED, Outcome, Trainer, Work, write_history
+from pyro_bnn.recipe import Recipe
 
 __all__ = ["Hamiltonian", "Hmc", "Nuts"]
 
@@ -38,6 +39,12 @@ class Hamiltonian(Trainer, ABC):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"posterior.{name}={value!r} is not a count: pass an integer of at least 1")
+
+    def resolved(self, recipe: Recipe) -> Trainer:
+        """Refuse another device before anything is drawn: chains of small networks run in float64 on the CPU."""
+        if recipe.device != "cpu":
+            raise ValueError(f"device={recipe.device!r}: chains are drawn on the CPU: leave device at 'cpu'")
+        return self
 
     def run(self, work: Work, kernel: Literal["nuts", "hmc"], **numbers: Any) -> Outcome:
         """Run the chains, each kept in the run folder when it is done, and judge them by what they predict."""
