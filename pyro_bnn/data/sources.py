@@ -107,7 +107,7 @@ def read_source(
     else:
         raise ValueError(
             f"unknown data set {name!r}{suggest(name, DATASETS)}. Known: {', '.join(DATASETS)}; "
-            f"a path ending in .npz is data too, and a name is once the data root holds it as {folder / (name + '.npz')}"
+            f"a path ending in .npz is data too, and so is a name whose file is there: {folder / f'{name}.npz'}"
         )
     return replace(source, name=name, class_names=source.class_names or _CLASS_NAMES.get(name))
 
