@@ -383,6 +383,16 @@ def test_shipped_cards_are_whole(name: str) -> None:
     assert f"{name}: learning curves" in (folder / told["curve"]).read_text()
 
 
+def test_the_twin_of_snapshots_trains_as_long_as_all_of_them(tmp_path: Path) -> None:
+    chain = run(tmp_path / "chain", seed=3, epochs=1, posterior={"name": "snapshots", "members": 2})
+    short, long = (run(tmp_path / f"twin-{n}", seed=3, epochs=n, posterior="map") for n in (1, 2))
+    with pytest.raises(ValueError, match="is no twin of .*: epochs differ"):
+        make_card([chain], twins=[short], out=tmp_path / "card", data_root="nowhere")
+    told = read_card(make_card([chain], twins=[long], out=tmp_path / "card", data_root="nowhere"))
+    assert told["kind"] == "snapshots"
+    assert "epochs=2" in shlex.split(told["twin"]["command"])
+
+
 @pytest.mark.parametrize("name", shipped_cards())
 def test_shipped_posteriors_predict_noise_as_they_were_shipped(name: str) -> None:
     assert verify_noise(name) < NOISE_TOLERANCE
