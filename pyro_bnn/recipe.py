@@ -103,6 +103,7 @@ class Recipe(BaseModel):
     augment: str = "none"
     val_fraction: float = Field(0.1, ge=0, lt=1)
     prior: Named = {"name": "kaiming"}
+    random: list[str] = Field([], description="patterns of the random parameters; none: all but normalisation layers")
     likelihood: Named = {"name": "auto"}
     guide: Named = {"name": "mean_field"}
     posterior: Named = {"name": "svi"}

@@ -320,7 +320,7 @@ def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
     net = _construct("model", {"name": recipe.model, **recipe.model_args}, {recipe.model: network})
     prior = _construct("prior", recipe.prior, PRIORS)
     likelihood = _construct("likelihood", recipe.likelihood, LIKELIHOODS)
-    model = BNN(net, prior, likelihood, len(data.train))
+    model = BNN(net, prior, likelihood, len(data.train), random=recipe.random or None)
     guide = _construct("guide", recipe.guide, GUIDES, model)
     augment = None if recipe.augment == "none" else augment
     return Assembly(recipe, data, model, guide, optim, elbo, kl, augment, trainer, layers)

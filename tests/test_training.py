@@ -260,6 +260,17 @@ def test_freezing_turns_and_clipping_by_name() -> None:
     torch.testing.assert_close(turns.posterior.guide.site("net.fc1.weight").scale, start.scale, rtol=0, atol=0)
 
 
+def test_a_random_last_layer_by_name(tmp_path: Path) -> None:
+    run = run_small(tmp_path / "run", **{"random": ["fc3.*"], "guide": "mean_field", "epochs": 1})
+    assert run.posterior.model.random_names == ("fc3.weight", "fc3.bias")
+    assert sum(p.numel() for p in run.posterior.guide.parameters()) == 2 * (84 * 10 + 10)
+    x = torch.rand(3, 1, 28, 28)
+    again = pb.load(tmp_path / "run").predict(x, num_samples=3, seed=0)
+    assert torch.equal(again, run.posterior.predict(x, num_samples=3, seed=0))
+    with pytest.raises(ValueError, match=r"random: 'fc9\.\*' matches no parameter"):
+        run_small(None, random=["fc9.*"])
+
+
 def test_regression_from_a_file(tmp_path: Path) -> None:
     import numpy as np
 
