@@ -386,7 +386,7 @@ def test_shipped_cards_are_whole(name: str) -> None:
 def test_the_twin_of_snapshots_trains_as_long_as_all_of_them(tmp_path: Path) -> None:
     chain = run(tmp_path / "chain", seed=3, epochs=1, posterior={"name": "snapshots", "members": 2})
     short, long = (run(tmp_path / f"twin-{n}", seed=3, epochs=n, posterior="map") for n in (1, 2))
-    with pytest.raises(ValueError, match="is no twin of .*: epochs differ"):
+    with pytest.raises(ValueError, match=r"is no twin of .*: epochs differ"):
         make_card([chain], twins=[short], out=tmp_path / "card", data_root="nowhere")
     told = read_card(make_card([chain], twins=[long], out=tmp_path / "card", data_root="nowhere"))
     assert told["kind"] == "snapshots"
