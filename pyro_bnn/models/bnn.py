@@ -7,6 +7,11 @@ Any network as a Pyro program.
 The network handed in is copied and never changed. Its forward pass runs through `torch.func.functional_call`, so tied
 weights, shared modules and attention layers work as they are. What is not random (normalisation layers by default, and
 a learned noise level) is an ordinary Pyro parameter that the same optimizer step trains.
+
+Batch normalisation asks for narrow posteriors. In training, a batch's own statistics undo what a draw of the weights
+does to the scale of a layer, so the deviations may grow at no cost; in prediction, the running statistics are those of
+no draw in particular, and every draw is normalised a little wrongly. Where single draws predict much worse than the
+training NLL says, lower eta and the initial deviations (the recipes of residual networks do), or use another norm.
 """
 
 import copy
