@@ -14,7 +14,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from pyro_bnn.analysis.arviz import posterior_kind
+from pyro_bnn.analysis.arviz import draws_of, posterior_kind
 from pyro_bnn.analysis.elpd import compare_held_out, held_out_elpd
 from pyro_bnn.analysis.evaluation import ClassEvaluation, Evaluation, evaluate_rows, in_units
 from pyro_bnn.analysis.ood import accumulate, auroc, detect
@@ -49,7 +49,6 @@ UNFAMILIAR = {
 
 _ROWS = 500
 """How many rows of another data set a report and a comparison look at; `detect_unfamiliar` takes all."""
-_POINTS = ("map", "ml", "point")
 
 
 @final
@@ -67,7 +66,7 @@ class FinishedRun:
 
     def draws(self, num_samples: int | None = None) -> int:
         """How many draws to score with: those asked for, else the recipe's; one of a point, which has no more."""
-        return 1 if posterior_kind(self.posterior) in _POINTS else num_samples or self.recipe.num_samples
+        return draws_of(self.posterior, num_samples or self.recipe.num_samples)
 
     def evaluate(self, num_samples: int | None = None) -> Evaluation:
         """Score the test rows with `draws(num_samples)`."""

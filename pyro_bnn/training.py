@@ -24,6 +24,7 @@ from pyro.infer import ELBO
 from pyro.optim import PyroOptim
 from torch import nn
 
+from pyro_bnn.analysis.arviz import draws_of
 from pyro_bnn.analysis.evaluation import Evaluation, evaluate_rows
 from pyro_bnn.data import AUGMENTATIONS, DATASETS, Data, load_data
 from pyro_bnn.guides import AutoDropout, AutoLowRankNormal, AutoMeanFieldNormal, AutoPoint, Ensemble, StoredDraws
@@ -427,13 +428,14 @@ def train(
         return Run(path, settled, posterior, {}, outcome.history, finished=False)
     started = time.perf_counter()
     test = parts.data.test.to(settled.device)
-    evaluation = evaluate_rows(posterior, test.x, test.y, settled.num_samples, seed=settled.seed)
+    draws = draws_of(posterior, settled.num_samples)
+    evaluation = evaluate_rows(posterior, test.x, test.y, draws, seed=settled.seed)
     results = {
         "recipe": settled.name,
         "data": settled.data,
         "eta": settled.eta,
         "temperature": settled.temperature,
-        "num_samples": settled.num_samples,
+        "num_samples": draws,
         "num_test": len(test),
         "test": evaluation.table,
         "posterior": settled.posterior,
@@ -541,7 +543,7 @@ def evaluate(
     data = load_data(
         settled.data, root=data_root, val_fraction=settled.val_fraction, seed=settled.seed, **settled.data_args
     )
-    samples = num_samples or settled.num_samples
+    samples = draws_of(posterior, num_samples or settled.num_samples)
     table = posterior.evaluate(data.test.x, data.test.y, samples, seed=settled.seed)
     return {"recipe": settled.name, "data": settled.data, "eta": settled.eta, "num_samples": samples, "test": table}
 

@@ -54,6 +54,7 @@ __all__ = [
     "MAX_BYTES",
     "NotDefined",
     "PointwiseEstimate",
+    "draws_of",
     "export_bytes",
     "import_arviz",
     "loo",
@@ -106,6 +107,9 @@ def import_arviz() -> ModuleType:
     return arviz
 
 
+_POINTS = ("map", "ml", "point")
+
+
 def posterior_kind(posterior: Posterior) -> str:
     """Return what kind of draws a posterior gives: its guide's `kind`, else that of its recipe, else svi."""
     guide = posterior.guide
@@ -115,6 +119,11 @@ def posterior_kind(posterior: Posterior) -> str:
     if type(guide).__name__ == "AutoDelta":
         return "map"
     return str(posterior.info.get("posterior", "svi"))
+
+
+def draws_of(posterior: Posterior, num_samples: int) -> int:
+    """Return how many draws there are to score with: those asked for, but one of a point, which has no more."""
+    return 1 if posterior_kind(posterior) in _POINTS else num_samples
 
 
 def _refusal(split: str | None, eta: float, temperature: float, kind: str) -> str | None:
