@@ -39,8 +39,8 @@ from torch import Tensor
 from pyro_bnn.analysis.calibration import fit_temperature, scale_temperature
 from pyro_bnn.analysis.evaluation import ClassEvaluation, evaluate_rows
 from pyro_bnn.analysis.metrics import classification_metrics, ece_null
-from pyro_bnn.analysis.ood import accumulate, auroc, gaussian_noise, ood_scores, shuffled_pixels
-from pyro_bnn.analysis.report_sections import is_image
+from pyro_bnn.analysis.ood import accumulate, auroc, gaussian_noise, ood_scores
+from pyro_bnn.analysis.report import default_outside
 from pyro_bnn.card_curve import learning_curves
 from pyro_bnn.card_text import markdown, readme_table
 from pyro_bnn.card_tuning import leaves, setting, settings_tried
@@ -103,11 +103,7 @@ def _classes(run: FinishedRun, draws: int) -> ClassEvaluation:
 
 def _outside(run: FinishedRun, data_root: str | Path | None) -> dict[str, Tensor]:
     """Return unfamiliar inputs: the sister data sets that are at hand, noise, and shuffled pixels of images."""
-    rows = run.data.test.x[:_OUTSIDE_ROWS]
-    made = {"Gaussian noise": gaussian_noise(rows)}
-    if is_image(rows):
-        made["shuffled pixels"] = shuffled_pixels(rows)
-    return {**sister_sets(run, _OUTSIDE_ROWS, data_root), **made}
+    return {**sister_sets(run, _OUTSIDE_ROWS, data_root), **default_outside(run.data.test.x, rows=_OUTSIDE_ROWS)}
 
 
 def _told_apart(

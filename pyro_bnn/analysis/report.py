@@ -46,6 +46,7 @@ _KINDS = {
     "ml": "point, maximum likelihood",
     "mc_dropout": "MC dropout",
     "ensemble": "ensemble",
+    "snapshots": "snapshots of one training",
     "sgld": "sampled, SGLD",
     "cyclic_sgld": "sampled, cyclic SGLD",
     "lmc": "sampled, Langevin",
@@ -54,12 +55,12 @@ _KINDS = {
 }
 
 
-def default_outside(x: Tensor, seed: int = 0) -> dict[str, Tensor]:
-    """Return unfamiliar inputs that need no other data set: noise and, for images, shuffled pixels."""
-    rows = x[:_OUTSIDE_ROWS]
-    found = {"Gaussian noise": gaussian_noise(rows, seed=seed)}
+def default_outside(x: Tensor, seed: int = 0, *, rows: int = _OUTSIDE_ROWS) -> dict[str, Tensor]:
+    """Return `rows` unfamiliar inputs that need no other data set: noise and, for images, shuffled pixels."""
+    x = x[:rows]
+    found = {"Gaussian noise": gaussian_noise(x, seed=seed)}
     if sections.is_image(x):
-        found["shuffled pixels"] = shuffled_pixels(rows, seed=seed)
+        found["shuffled pixels"] = shuffled_pixels(x, seed=seed)
     return found
 
 

@@ -189,7 +189,8 @@ class Work:
         particles = self.parts.elbo.num_particles
         if isinstance(guide, AutoLowRankNormal):
             return TraceLowRank_ELBO(num_particles=particles)  # type: ignore[no-untyped-call]
-        return self.parts.elbo if isinstance(guide, AutoMeanFieldNormal) else TraceMeanField_ELBO(particles)
+        flat = isinstance(guide, (AutoMeanFieldNormal, AutoPoint))
+        return self.parts.elbo if flat else TraceMeanField_ELBO(particles)
 
     def fit(
         self,

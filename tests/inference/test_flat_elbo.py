@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
 from pyro_bnn.guides.mean_field import AutoMeanFieldNormal
+from pyro_bnn.guides.point import AutoPoint
 from pyro_bnn.inference import tracing
 from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
 from pyro_bnn.inference.kl import per_datum, scale_kl
@@ -61,6 +62,11 @@ def dense() -> nn.Module:
 def bnn(net: nn.Module, prior: priors.Prior | None = None, **guide: Any) -> Pair:
     model = BNN(net, prior or priors.Kaiming(), likelihoods.Categorical(), N)
     return model, AutoMeanFieldNormal(model, **guide)
+
+
+def point(net: nn.Module) -> Pair:
+    model, _ = bnn(net)
+    return model, AutoPoint(model)
 
 
 def batches(steps: int, size: int = 10) -> list[tuple[Tensor, Tensor]]:
@@ -179,6 +185,7 @@ PROGRAMS = pytest.mark.parametrize(
         pytest.param(lambda: bnn(dense(), freeze=("loc",)), id="frozen-loc"),
         pytest.param(lambda: bnn(dense(), freeze=("scale",)), id="frozen-scale"),
         pytest.param(lambda: bnn(dense(), max_scale=0.1), id="capped"),
+        pytest.param(lambda: point(dense()), id="point"),
     ],
 )
 
