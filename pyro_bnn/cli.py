@@ -105,7 +105,7 @@ def list_names(
     if isinstance(details, dict):
         columns = _LISTED[str(kind)]
         table = Table(box=None, padding=(0, 1), show_header=len(columns) > 1)
-        table.add_column("", no_wrap=True)
+        table.add_column("", no_wrap=len(columns) == 1, overflow="fold")  # figures stay whole, long names wrap
         for label in columns.values():
             table.add_column(label, no_wrap=len(columns) > 1)
         for name, told in details.items():
