@@ -152,6 +152,13 @@ def test_members_differ_and_the_ensemble_is_their_mean() -> None:
     assert torch.equal(alone.posterior.guide.loc, guide.members[0].loc)
 
 
+@pytest.mark.parametrize("kind", ["svi", "map", "ml", "mc_dropout"])
+def test_points_are_trained_as_graphs_like_means_and_deviations(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="pyro_bnn"):
+        run_small(KINDS[kind], None, estimator="analytic", epochs=1)
+    assert any("a graph of" in line for line in caplog.messages)
+
+
 def test_a_snapshot_goes_on_from_the_one_before() -> None:
     run = run_small({"name": "snapshots", "members": 3}, None)
     first, second, third = (member.loc.detach() for member in run.posterior.guide.members)

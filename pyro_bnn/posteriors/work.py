@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import torch
-from pyro.infer import ELBO, TraceMeanField_ELBO
+from pyro.infer import ELBO
 from pyro.optim import PyroOptim
 
 from pyro_bnn.data.split import Split
-from pyro_bnn.guides import AutoDropout, AutoLowRankNormal, AutoMeanFieldNormal, AutoPoint
+from pyro_bnn.guides import AutoDropout, AutoLowRankNormal, AutoPoint
 from pyro_bnn.inference.checkpoint import (
     atomic_write,
     hold_interrupts,
@@ -186,11 +186,9 @@ class Work:
         """Return the recipe's ELBO, and for `analytic` the one that has this guide's KL in closed form."""
         if self.recipe.estimator["name"] != "analytic" or self.recipe.temperature != 1:
             return self.parts.elbo
-        particles = self.parts.elbo.num_particles
         if isinstance(guide, AutoLowRankNormal):
-            return TraceLowRank_ELBO(num_particles=particles)  # type: ignore[no-untyped-call]
-        flat = isinstance(guide, (AutoMeanFieldNormal, AutoPoint))
-        return self.parts.elbo if flat else TraceMeanField_ELBO(particles)
+            return TraceLowRank_ELBO(num_particles=self.parts.elbo.num_particles)  # type: ignore[no-untyped-call]
+        return self.parts.elbo
 
     def fit(
         self,

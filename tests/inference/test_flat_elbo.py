@@ -20,6 +20,7 @@ from pyro.nn import PyroModule, PyroParam
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
+from pyro_bnn.guides.mc_dropout import AutoDropout
 from pyro_bnn.guides.mean_field import AutoMeanFieldNormal
 from pyro_bnn.guides.point import AutoPoint
 from pyro_bnn.inference import tracing
@@ -64,9 +65,9 @@ def bnn(net: nn.Module, prior: priors.Prior | None = None, **guide: Any) -> Pair
     return model, AutoMeanFieldNormal(model, **guide)
 
 
-def point(net: nn.Module) -> Pair:
+def point(net: nn.Module, kind: Callable[..., Any] = AutoPoint) -> Pair:
     model, _ = bnn(net)
-    return model, AutoPoint(model)
+    return model, kind(model)
 
 
 def batches(steps: int, size: int = 10) -> list[tuple[Tensor, Tensor]]:
@@ -186,6 +187,7 @@ PROGRAMS = pytest.mark.parametrize(
         pytest.param(lambda: bnn(dense(), freeze=("scale",)), id="frozen-scale"),
         pytest.param(lambda: bnn(dense(), max_scale=0.1), id="capped"),
         pytest.param(lambda: point(dense()), id="point"),
+        pytest.param(lambda: point(dense(), AutoDropout), id="mc-dropout"),
     ],
 )
 
