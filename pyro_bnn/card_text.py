@@ -120,7 +120,10 @@ def _twin(card: Mapping[str, Any]) -> str:
     return text
 
 
-_TRIED = ("differs in", "seed", "epochs", "validation NLL", "minus the card's, paired (± standard error)")
+_TRIED = (
+    *("differs in", "seed", "epochs", "validation NLL", "minus the card's, paired (± standard error)"),
+    "validation ECE (95 % by chance below)",
+)
 _GIVEN_UP = "†"
 
 
@@ -139,7 +142,11 @@ def _tried(card: Mapping[str, Any]) -> list[str]:
                 [" ".join(f"`{one}`" for one in row["settings"]) or "**as in the card**", *_tried_numbers(row)]
                 for row in rows
             ]
-            parts += [f"## {title}\n", _table(_TRIED, cells)]
+            kept = [i for i in range(len(_TRIED)) if any(line[i] for line in cells)]
+            parts += [
+                f"## {title}\n",
+                _table([_TRIED[i] for i in kept], [[line[i] for i in kept] for line in cells]),
+            ]
             if any("given_up" in row for row in rows):
                 parts.append(f"{_GIVEN_UP} Given up before its end: the NLL of its best epoch.\n")
     return parts
@@ -148,7 +155,8 @@ def _tried(card: Mapping[str, Any]) -> list[str]:
 def _tried_numbers(row: Mapping[str, Any]) -> list[str]:
     nll = f"{row['val_nll']:.4f}{_GIVEN_UP if 'given_up' in row else ''}"
     paired = f"{row['difference']:+.4f} ± {row['se']:.4f}" if "difference" in row else ""
-    return [str(row["seed"]), str(row["epochs"]), nll, paired]
+    ece = f"{row['val_ece']:.4f} ({row['val_ece_upper']:.4f})" if "val_ece" in row else ""
+    return [str(row["seed"]), str(row["epochs"]), nll, paired, ece]
 
 
 def _difference(told: Mapping[str, float], factor: float = 1) -> str:

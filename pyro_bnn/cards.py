@@ -389,36 +389,40 @@ def make_card(
     return folder
 
 
-def _row_nll(run: FinishedRun, num_samples: int | None) -> Tensor | None:
-    """Return the NLL of each validation row (N,) under the finished posterior."""
+def _validated(run: FinishedRun, num_samples: int | None) -> ClassEvaluation | None:
+    """Return the scores of the finished posterior on its validation rows."""
     val = run.data.val
     if val is None:
         return None
     found = evaluate_rows(run.posterior, val.x, val.y, run.draws(num_samples), seed=run.recipe.seed)
     assert isinstance(found, ClassEvaluation)
-    return -found.log_density
+    return found
 
 
 def _tried(
     run: FinishedRun, others: Sequence[str | Path], num_samples: int | None, data_root: str | Path | None
 ) -> list[dict[str, Any]]:
     """Return the run's setting and the others', paired with it where the validation rows are the same."""
-    own = _row_nll(run, num_samples)
+    own = _validated(run, num_samples)
+
+    def told(found: ClassEvaluation) -> dict[str, float]:
+        table, null = found.table["s_draws"], ece_null(found.log_probs)
+        return {"val_nll": table["pred_nll"], "val_ece": table["ece"], "val_ece_upper": null["upper"]}
 
     def score(folder: Path) -> dict[str, float] | None:
         if folder == run.path:
-            return {} if own is None else {"val_nll": float(own.mean())}
+            return {} if own is None else told(own)
         if not (folder / TENSORS).is_file():
             return None
         opened = open_run(folder, data_root)
-        nll = _row_nll(opened, num_samples)
-        if nll is None or own is None:
+        found = _validated(opened, num_samples)
+        if found is None or own is None:
             return {}
-        told = {"val_nll": float(nll.mean())}
+        row = told(found)
         if all(getattr(opened.recipe, key) == getattr(run.recipe, key) for key in _SAME_ROWS):
-            found = paired_difference([nll], [own])
-            told |= {"difference": found["mean"], "se": found["se_rows"]}
-        return told
+            difference = paired_difference([-found.log_density], [-own.log_density])
+            row |= {"difference": difference["mean"], "se": difference["se_rows"]}
+        return row
 
     return settings_tried(run.path, [Path(path) for path in others], score)
 

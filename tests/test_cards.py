@@ -16,6 +16,7 @@ import torch
 
 import pyro_bnn as pb
 from pyro_bnn.analysis.evaluation import ClassEvaluation, evaluate_rows
+from pyro_bnn.analysis.metrics import ece_null
 from pyro_bnn.analysis.ood import detect, gaussian_noise
 from pyro_bnn.card_curve import learning_curves
 from pyro_bnn.card_text import markdown, readme_table
@@ -102,7 +103,7 @@ def test_a_card_holds_every_seed_and_the_twin(card: Path, runs: dict[str, Path])
 
 def test_a_card_lists_the_settings_tried_best_first(card: Path, runs: dict[str, Path]) -> None:
     told = read_card(card)
-    nll = {}
+    nll, ece = {}, {}
     for name in ("run-3", "tried-0.3", "twin-3"):  # finished: scored as the test rows are
         opened = open_run(runs[name])
         val = opened.data.val
@@ -110,14 +111,19 @@ def test_a_card_lists_the_settings_tried_best_first(card: Path, runs: dict[str, 
         found = evaluate_rows(opened.posterior, val.x, val.y, opened.draws(10), seed=3)
         assert isinstance(found, ClassEvaluation)
         nll[name] = -found.log_density.double()
+        ece[name] = {
+            "val_ece": found.table["s_draws"]["ece"],
+            "val_ece_upper": ece_null(found.log_probs)["upper"],
+        }
     history = (runs["tried-1.0"] / "metrics.jsonl").read_text().splitlines()
     best = min(json.loads(line)["val_nll"] for line in history)
     difference = nll["tried-0.3"] - nll["run-3"]
     expected = [
-        {"settings": [], "seed": 3, "epochs": 3, "val_nll": nll["run-3"].mean()},
+        {"settings": [], "seed": 3, "epochs": 3, "val_nll": nll["run-3"].mean(), **ece["run-3"]},
         {
             **{"settings": ["epochs=1", "eta=0.3"], "seed": 3, "epochs": 1, "val_nll": nll["tried-0.3"].mean()},
             **{"difference": difference.mean(), "se": difference.std() / len(difference) ** 0.5},
+            **ece["tried-0.3"],
         },
         {"settings": ["epochs=1", "eta=1.0"], "seed": 3, "epochs": 1, "val_nll": best, "given_up": True},
     ]
@@ -127,12 +133,14 @@ def test_a_card_lists_the_settings_tried_best_first(card: Path, runs: dict[str, 
         for key in row.keys() - {"settings"}:
             assert row[key] == pytest.approx(float(wanted[key]), abs=1e-6)
     (alone,) = told["twin"]["tried"]
-    assert alone == {"settings": [], "seed": 3, "epochs": 3, "val_nll": pytest.approx(float(nll["twin-3"].mean()))}
+    numbers = {"val_nll": float(nll["twin-3"].mean()), **ece["twin-3"]}
+    assert alone == {"settings": [], "seed": 3, "epochs": 3, **{k: pytest.approx(v) for k, v in numbers.items()}}
     text = markdown(told)
+    calibrated = "{val_ece:.4f} ({val_ece_upper:.4f})".format_map(ece["run-3"])
     assert "Settings tried on validation: 3." in text
-    assert f"| **as in the card** | 3 | 3 | {nll['run-3'].mean():.4f} |  |" in text
+    assert f"| **as in the card** | 3 | 3 | {nll['run-3'].mean():.4f} |  | {calibrated} |" in text
     assert f"| `epochs=1` `eta=0.3` | 3 | 1 | {nll['tried-0.3'].mean():.4f} | {difference.mean():+.4f} ± " in text
-    assert f"| `epochs=1` `eta=1.0` | 3 | 1 | {best:.4f}† |  |" in text
+    assert f"| `epochs=1` `eta=1.0` | 3 | 1 | {best:.4f}† |  |  |" in text
     assert text.count("† Given up") == 1
     assert "Settings tried, twin" not in text
 
