@@ -147,9 +147,17 @@ def _tried(card: Mapping[str, Any]) -> list[str]:
                 f"## {title}\n",
                 _table([_TRIED[i] for i in kept], [[line[i] for i in kept] for line in cells]),
             ]
+            if _calibrated_choice(rows):
+                parts.append("Chosen: the lowest NLL of those whose ECE is inside its null.\n")
             if any("given_up" in row for row in rows):
                 parts.append(f"{_GIVEN_UP} Given up before its end: the NLL of its best epoch.\n")
     return parts
+
+
+def _calibrated_choice(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the chosen setting is not the first by NLL, but the first of those that are calibrated."""
+    inside = [row for row in rows if "val_ece" in row and row["val_ece"] <= row["val_ece_upper"]]
+    return bool(rows[0]["settings"] and inside and not inside[0]["settings"])
 
 
 def _tried_numbers(row: Mapping[str, Any]) -> list[str]:

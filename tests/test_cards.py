@@ -145,6 +145,21 @@ def test_a_card_lists_the_settings_tried_best_first(card: Path, runs: dict[str, 
     assert "Settings tried, twin" not in text
 
 
+def test_a_card_says_when_calibration_chose(card: Path) -> None:
+    def text(*rows: tuple[str, float, float]) -> str:
+        tried = [
+            {"settings": [name] if name else [], "seed": 3, "epochs": 1, "val_nll": nll}
+            | {"val_ece": ece, "val_ece_upper": 0.02}
+            for name, nll, ece in rows
+        ]
+        return markdown({**read_card(card), "tried": tried})
+
+    why = "Chosen: the lowest NLL of those whose ECE is inside its null."
+    assert why in text(("eta=0.3", 0.1, 0.03), ("", 0.2, 0.01))
+    assert why not in text(("eta=0.3", 0.1, 0.01), ("", 0.2, 0.01))
+    assert why not in text(("", 0.1, 0.03), ("eta=0.3", 0.2, 0.01))
+
+
 def write_run(folder: Path, recipe: pb.Recipe, val_nll: float | None) -> Path:
     folder.mkdir()
     (folder / "recipe.toml").write_text(recipe.to_toml())
