@@ -69,6 +69,7 @@ class ResNet20(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (B, K) for images (B, C, H, W)."""
+        x = x.movedim(1, -1).contiguous().movedim(-1, 1)  # maps last in memory, as convolutions on a CPU like it
         x = F.relu(self.bn1(self.conv1(x)))  # (B, 16, H, W)
         x = self.stage3(self.stage2(self.stage1(x)))  # (B, 64, H / 4, W / 4)
         return self.fc(x.mean((2, 3)))  # type: ignore[no-any-return]
