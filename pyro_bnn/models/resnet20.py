@@ -32,12 +32,12 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return maps (B, channels, H / stride, W / stride)."""
-        out = F.relu(self.bn1(self.conv1(x)))
+        out = F.relu(self.bn1(self.conv1(x)), inplace=True)
         out = self.bn2(self.conv2(out))
         if self.stride > 1 or self.added:
             x = x[:, :, :: self.stride, :: self.stride]  # (B, in_channels, H / stride, W / stride)
             x = F.pad(x, (0, 0, 0, 0, self.added // 2, self.added - self.added // 2))
-        return F.relu(out + x)
+        return F.relu(out + x, inplace=True)
 
 
 @final
@@ -70,6 +70,6 @@ class ResNet20(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (B, K) for images (B, C, H, W)."""
         x = x.movedim(1, -1).contiguous().movedim(-1, 1)  # maps last in memory, as convolutions on a CPU like it
-        x = F.relu(self.bn1(self.conv1(x)))  # (B, 16, H, W)
+        x = F.relu(self.bn1(self.conv1(x)), inplace=True)  # (B, 16, H, W)
         x = self.stage3(self.stage2(self.stage1(x)))  # (B, 64, H / 4, W / 4)
         return self.fc(x.mean((2, 3)))  # type: ignore[no-any-return]
