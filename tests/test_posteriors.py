@@ -33,6 +33,7 @@ KINDS: dict[str, Any] = {
     "hwa": {"name": "hwa", "start": 1, "cycle": 0.5},
     "low_rank": {"name": "low_rank", "start": 1, "cycle": 0.5, "rank": 4},
     "swa": {"name": "swa", "cycle": 0.5},
+    "swa_of_map": {"name": "swa", "of": "map", "cycle": 0.5},
     "ema": {"name": "ema", "decay": 0.9},
     "ensemble": {"name": "ensemble", "members": 2},
     "ensemble_of_hwa": {"name": "ensemble", "of": {"name": "hwa", "cycle": 1}, "members": 2},
@@ -159,6 +160,20 @@ def test_points_are_trained_as_graphs_like_means_and_deviations(kind: str, caplo
     assert any("a graph of" in line for line in caplog.messages)
 
 
+def test_a_point_is_averaged_as_well() -> None:
+    seen: list[torch.Tensor] = []
+
+    class Watch(Callback):
+        def step(self, state: FitState) -> None:
+            seen.append(state.guide.loc.detach().clone())
+
+    run = run_small({"name": "swa", "of": "map", "start": 1}, None, callbacks=[Watch()])
+    assert isinstance(run.posterior.guide, AutoPoint)
+    ends = torch.stack(seen[len(seen) // 4 - 1 :: len(seen) // 4])  # of epochs 1 to 4; averaging begins after the first
+    torch.testing.assert_close(run.posterior.guide.loc, ends[1:].mean(0))
+    assert (ends[1] - ends[3]).norm() > 0.01
+
+
 def test_a_snapshot_goes_on_from_the_one_before() -> None:
     run = run_small({"name": "snapshots", "members": 3}, None)
     first, second, third = (member.loc.detach() for member in run.posterior.guide.members)
@@ -245,6 +260,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ({"name": "hwa", "start": 3.5}, "leave no snapshot in 4 epochs"),
         ({"name": "swa", "schedule": "mine"}, r"posterior\.schedule='mine'"),
         ({"name": "swa", "cycle": 0}, r"posterior\.cycle=0"),
+        ({"name": "swa", "of": "ml"}, r"posterior\.of='ml'"),
         ({"name": "ensemble", "members": 0}, r"posterior\.members=0"),
         ({"name": "ensemble", "of": "committee"}, "unknown posterior 'committee'"),
         ({"name": "snapshots", "of": "map"}, "posterior.of='map' does not go on from a guide"),

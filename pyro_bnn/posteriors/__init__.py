@@ -7,7 +7,7 @@ The kinds of posterior a recipe can name (`posterior = {name = "hwa", start = 12
     laplace        draws of the normal that fits the curvature at the MAP; needs the package laplace-torch
     hwa            the means and deviations of the guide, averaged over the snapshots of its last epochs
     low_rank       the same snapshots as a low-rank normal (by SVI: guide = "low_rank")
-    swa, ema       the raw parameters of the guide, averaged
+    swa, ema       the raw parameters of the guide or, with of = "map", of a point, averaged
     ensemble       members of any of these kinds, trained apart from seeds that follow one another
     snapshots      members along one training, whose schedule begins anew for each
     sgld, cyclic_sgld, lmc    the draws of Langevin dynamics; lmc at full batch

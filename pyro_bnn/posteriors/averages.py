@@ -1,10 +1,10 @@
-"""Averages of a mean-field guide over the last part of its training: HWA, low-rank, SWA, EMA."""
+"""Averages of a guide or a point over the last part of its training: HWA, low-rank, SWA, EMA."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, final
 
-from pyro_bnn.guides import AutoLowRankNormal
+from pyro_bnn.guides import AutoLowRankNormal, AutoPoint
 from pyro_bnn.inference.averaging import EMA, HWA, SWA, Averager, Variance, refresh_batch_norm
 from pyro_bnn.posteriors.work import INTERRUPTED, Outcome, Trainer, Work, check_epochs
 from pyro_bnn.recipe import Recipe
@@ -44,6 +44,10 @@ class Averaged(Trainer, ABC):
             )
         return replace(self, start=start)
 
+    def guide(self, work: Work) -> Any:
+        """Return what is trained and averaged."""
+        return work.parts.guide
+
     @abstractmethod
     def averager(self, guide: Any, **common: Any) -> Averager:
         """Make what takes the snapshots."""
@@ -54,8 +58,8 @@ class Averaged(Trainer, ABC):
         return guide
 
     def __call__(self, work: Work) -> Outcome:
-        """Fit the recipe's guide and average it."""
-        guide, per_epoch = work.parts.guide, work.steps_per_epoch
+        """Fit the guide and average it."""
+        guide, per_epoch = self.guide(work), work.steps_per_epoch
         start = cast(float, self.start)
         averager = self.averager(
             guide,
@@ -68,7 +72,8 @@ class Averaged(Trainer, ABC):
         if self.schedule == "sawtooth":
             saw = {"name": "sawtooth", "start": start, "cycle": self.cycle, "low": self.low}
             recipe = recipe.changed({"schedule": saw})
-        result = work.fit(guide, optim=work.optimizer(recipe), callbacks=[averager])
+        optimizer = work.optimizer(recipe, scale=not isinstance(guide, AutoPoint))
+        result = work.fit(guide, optim=optimizer, callbacks=[averager])
         if result.reason == INTERRUPTED:
             return work.outcome(None, result)
         return work.outcome(self.finish(work, guide, averager), result)
@@ -109,9 +114,31 @@ class LowRank(Averaged):
         return made
 
 
+@dataclass(frozen=True)
+class _RawAveraged(Averaged, ABC):
+    """
+    Averages of raw parameters, which a point has, too.
+
+    :param of: 'svi' is the recipe's guide; 'map' is a point, the network without uncertainty (Izmailov et al. 2018).
+    """
+
+    of: Literal["svi", "map"] = "svi"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.of not in ("svi", "map"):
+            raise ValueError(f"posterior.of={self.of!r} is not averaged here: pass 'svi' or 'map'")
+
+    def guide(self, work: Work) -> Any:
+        """Return what is trained and averaged."""
+        if self.of == "map":
+            return AutoPoint(work.parts.model, init_loc=work.start, kind="map")
+        return super().guide(work)
+
+
 @final
 @dataclass(frozen=True)
-class Swa(Averaged):
+class Swa(_RawAveraged):
     """The plain average of raw parameters."""
 
     def averager(self, guide: Any, **common: Any) -> Averager:
@@ -121,7 +148,7 @@ class Swa(Averaged):
 
 @final
 @dataclass(frozen=True)
-class Ema(Averaged):
+class Ema(_RawAveraged):
     """The exponential average of raw parameters, one snapshot every `cycle` epochs."""
 
     cycle: float = 0.05
