@@ -264,6 +264,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ({"name": "ensemble", "members": 0}, r"posterior\.members=0"),
         ({"name": "ensemble", "of": "committee"}, "unknown posterior 'committee'"),
         ({"name": "snapshots", "of": "map"}, "posterior.of='map' does not go on from a guide"),
+        ({"name": "snapshots", "of": {"name": "swa", "of": "map"}}, "does not go on from a guide"),
         ({"name": "snapshots", "members": 0}, r"posterior\.members=0"),
         ({"name": "sgld", "draws": 0}, r"posterior\.draws=0"),
         ({"name": "sgld", "burn_in": 4}, r"posterior\.burn_in=4"),

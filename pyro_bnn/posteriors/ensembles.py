@@ -113,7 +113,8 @@ class Snapshots(Members):
     def member(self) -> Trainer:
         """Refuse kinds that do not begin with a given guide."""
         trainer = super().member()
-        if not isinstance(trainer, (Svi, Hwa, Swa, Ema)):
+        point = isinstance(trainer, (Swa, Ema)) and trainer.of != "svi"
+        if point or not isinstance(trainer, (Svi, Hwa, Swa, Ema)):
             raise ValueError(
                 f"posterior.of={self.of!r} does not go on from a guide: snapshots are of 'svi', 'hwa', 'swa' or 'ema'"
             )
