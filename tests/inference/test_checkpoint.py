@@ -26,6 +26,14 @@ from pyro_bnn.inference.checkpoint import (
 from pyro_bnn.models import BNN, likelihoods, priors
 
 
+@pytest.fixture(autouse=True)
+def heeded_interrupts() -> Iterator[None]:
+    """Python's own handler of Ctrl-C: a job in a shell's background begins with interrupts ignored."""
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, usual)
+
+
 @pytest.fixture(params=[False, True], ids=["global", "module_local"])
 def store(request: pytest.FixtureRequest) -> Iterator[bool]:
     with pyro.settings.context(module_local_params=request.param):
