@@ -109,6 +109,17 @@ def test_every_recipe_names_its_source_and_an_honest_budget() -> None:
             assert recipe.changed({"budget": "paper", "device": "cuda"}).budget == "paper"
 
 
+def test_averaging_begins_at_the_same_part_of_either_budget() -> None:
+    seen = 0
+    for name in recipe_names():
+        cpu = find_recipe(name)
+        if "start" in cpu.posterior and cpu.paper:
+            paper = cpu.changed({"budget": "paper"})
+            assert paper.posterior["start"] / paper.epochs == cpu.posterior["start"] / cpu.epochs, name
+            seen += 1
+    assert seen
+
+
 def test_descriptions_are_all_different() -> None:
     told = [find_recipe(name).description for name in recipe_names()]
     assert sorted({line for line in told if told.count(line) > 1}) == []
