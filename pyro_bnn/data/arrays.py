@@ -26,6 +26,7 @@ __all__ = [
     "Series",
     "as_inputs",
     "as_tensor",
+    "first_rows",
     "frame_columns",
     "map_inputs",
     "members",
@@ -82,6 +83,11 @@ def map_inputs(function: Callable[[Tensor], Tensor], x: Inputs) -> Inputs:
 def number_of_rows(x: Inputs) -> int:
     """Return N, the number of rows of one tensor or of each of several."""
     return len(members(x)[0])
+
+
+def first_rows(x: Inputs, rows: int = 1) -> Inputs:
+    """Return the first rows of the inputs."""
+    return map_inputs(lambda member: member[:rows], x)
 
 
 def pieces(x: Inputs, rows: int) -> Iterator[Inputs]:

@@ -19,11 +19,10 @@ from pyro.distributions import constraints
 from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroParam
 from torch import Tensor, nn
-from torch.distributions import biject_to
 
 from pyro_bnn.guides.init import INIT_LOCS, initial_loc, is_real
 from pyro_bnn.guides.mean_field import SiteView
-from pyro_bnn.guides.program import latent_trace, name_parameters, new_name, rename
+from pyro_bnn.guides.program import bijection, latent_trace, name_parameters, new_name, rename
 
 __all__ = ["FlatGuide", "Place", "load_model_state", "model_state", "state_names"]
 
@@ -146,7 +145,7 @@ class FlatGuide(AutoGuide):
 
     def _lay(self, name: str, site: Any, start: int) -> Tensor:
         fn = site["fn"]
-        transform = biject_to(fn.support)
+        transform = bijection(name, fn)
         value = initial_loc(self._init_loc, fn, site["infer"].get("init", {}))
         u = cast(Tensor, transform.inv(value.to(site["value"]))).detach()
         plates = tuple(frame.name for frame in site["cond_indep_stack"])

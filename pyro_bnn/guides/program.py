@@ -1,7 +1,7 @@
 """What every guide here needs to know of a program: its latent sites, and names that copies do not share."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,8 +10,9 @@ import torch
 from pyro.nn import PyroModule
 from pyro.poutine.util import site_is_subsample
 from torch import nn
+from torch.distributions import biject_to
 
-__all__ = ["check_global", "latent_trace", "name_parameters", "new_name", "rename"]
+__all__ = ["bijection", "check_global", "latent_trace", "name_parameters", "new_name", "rename"]
 
 _SERIAL = itertools.count(1)
 
@@ -36,31 +37,51 @@ def _untouched(model: Any) -> Iterator[None]:
 def latent_trace(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return a trace of the program's latent sites; a BNN needs no arguments for it."""
     program = getattr(model, "sample_weights", None)
+    full_plates: set[str] = set()
+
+    def hidden(site: Any) -> bool:
+        drawn = site["type"] == "sample" and site_is_subsample(site) and site["value"] is None
+        if drawn and site["fn"].subsample_size in (None, site["fn"].size):
+            full_plates.add(site["name"])  # made without subsample=: all of its rows, at every call
+        return _hidden(site)
+
     with _untouched(model):
         if program is None:
-            trace = poutine.block(poutine.trace(poutine.block(model, _hidden)).get_trace)(*args, **kwargs)
+            trace = poutine.block(poutine.trace(poutine.block(model, hidden)).get_trace)(*args, **kwargs)
         else:
             trace = poutine.block(poutine.trace(poutine.block(program, _hidden)).get_trace)()
     sites = dict(trace.iter_stochastic_nodes())
     if not sites:
         raise ValueError("the model has no latent site: a guide needs at least one unobserved pyro.sample")
     for name, site in sites.items():
-        check_global(name, site)
+        check_global(name, site, full_plates)
     return trace
 
 
-def check_global(name: str, site: Any) -> None:
-    """Refuse a site that is discrete, or local to some of the rows."""
+def check_global(name: str, site: Any, full_plates: Container[str] = ()) -> None:
+    """Refuse a site that is discrete, or local to some of the rows; a plate without a subsample holds all of them."""
     if site["fn"].support.is_discrete:
         raise ValueError(f"site {name!r} is discrete, so no Normal fits: enumerate it or write its guide by hand")
     for frame in site["cond_indep_stack"]:
         if not frame.vectorized:
             raise ValueError(f"site {name!r} is in the sequential plate {frame.name!r}: use `with pyro.plate(...)`")
-        if (frame.full_size or frame.size) != frame.size or frame.name == "data":
+        if (frame.full_size or frame.size) != frame.size or (frame.name == "data" and frame.name not in full_plates):
             raise ValueError(
                 f"site {name!r} is local to the subsampled plate {frame.name!r}; this guide holds global sites only: "
                 f"move the site out of the plate or write an amortised guide for it"
             )
+
+
+def bijection(name: str, fn: Any) -> Any:
+    """Return the map from real numbers to a site's support; refuse a support that has none."""
+    try:
+        return biject_to(fn.support)
+    except NotImplementedError as error:
+        kind = type(fn).__name__
+        raise ValueError(
+            f"site {name!r} is {kind}, on whose support, {fn.support}, no Normal can be mapped one to one: give it a "
+            "prior on real numbers and compute what is needed from them, or write its guide by hand"
+        ) from error
 
 
 def new_name(guide: PyroModule) -> str:

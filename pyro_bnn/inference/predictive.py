@@ -21,7 +21,7 @@ from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal
 
-from pyro_bnn.data.arrays import Inputs, map_inputs, members, number_of_rows, pieces
+from pyro_bnn.data.arrays import Inputs, first_rows, members, number_of_rows, pieces
 
 __all__ = [
     "ClassDraw",
@@ -107,7 +107,7 @@ def _observed_site(trace: Any, latents: Container[str]) -> str:
     Without y it is not told apart from a latent that the guide leaves to the prior; `obs` is it where it is the only
     one inside the plate "data".
     """
-    sites = {
+    sites: dict[str, Any] = {
         name: site
         for name, site in trace.nodes.items()
         if site["type"] == "sample"
@@ -121,12 +121,13 @@ def _observed_site(trace: Any, latents: Container[str]) -> str:
             return "obs"
     if len(sites) > 1:
         raise ValueError(
-            f"the model has the sites {', '.join(map(repr, sites))} beside the guide's latent ones, and a prediction is "
-            "of a single observed site: predict with pyro.infer.Predictive, or with a program that observes one"
+            f"the model has the sites {', '.join(map(repr, sites))} beside the guide's latent ones, and a prediction "
+            "is of a single observed site: predict with pyro.infer.Predictive, or with a program that observes one"
         )
     if not sites:
         raise ValueError(
-            "the model observes nothing when called with x alone: give pyro.sample('obs', ..., obs=y) with y=None"
+            "the model has no site 'obs', nor another one beside the guide's, when it is called with x alone: give "
+            "pyro.sample('obs', ..., obs=y) with y=None"
         )
     return next(iter(sites))
 
@@ -171,18 +172,13 @@ def _latents(guide: Callable[..., Any], x: Inputs, plug_in: bool) -> dict[str, T
     return {name: cast(Tensor, trace.nodes[name]["value"]) for name in trace.stochastic_nodes}
 
 
-def _first_row(x: Inputs) -> Inputs:
-    return map_inputs(lambda member: member[:1], x)
-
-
 def _taken(model: Callable[..., Any], guide: Callable[..., Any], x: Inputs, plug_in: bool) -> Inputs:
     """Return x in dtypes that the model takes: integers as they are, else as int64, else as floats."""
     if all(member.is_floating_point() or member.is_complex() for member in members(x)):
         return x
-    parameters = [
-        p for m in (guide, model) if isinstance(m, nn.Module) for p in m.parameters() if p.is_floating_point()
-    ]
-    floating = parameters[0].dtype if parameters else torch.get_default_dtype()
+    modules = [program for program in (guide, model) if isinstance(program, nn.Module)]
+    floats = (p.dtype for module in modules for p in module.parameters() if p.is_floating_point())
+    floating = next(floats, torch.get_default_dtype())
     choices = [
         [None] if member.is_floating_point() or member.is_complex() else [member.dtype, torch.int64, floating]
         for member in members(x)
@@ -193,7 +189,7 @@ def _taken(model: Callable[..., Any], guide: Callable[..., Any], x: Inputs, plug
         one = offered if isinstance(x, tuple) else offered[0]
         try:
             with torch.random.fork_rng(), evaluation_mode(model, guide), poutine.block():
-                first = _first_row(one)
+                first = first_rows(one)
                 _one_draw(model, _latents(guide, first, plug_in), [first])
         except (RuntimeError, TypeError, IndexError) as error:
             failure = error
@@ -234,7 +230,7 @@ def predictive_draws(
         guide.restart()
     for _ in range(num_samples):
         with evaluation_mode(model, guide), poutine.block():
-            latents = _latents(guide, _first_row(x), plug_in)
+            latents = _latents(guide, first_rows(x), plug_in)
             draw = _one_draw(model, latents, parts)
         yield draw
 
