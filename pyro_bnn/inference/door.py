@@ -27,6 +27,8 @@ import pyro
 import pyro.poutine as poutine
 import torch
 from pyro.distributions import Unit
+from pyro.infer.autoguide import AutoGuide
+from pyro.poutine.subsample_messenger import _Subsample
 from pyro.util import check_site_shape
 from torch import Tensor, nn
 from torch.distributions import constraints
@@ -374,6 +376,8 @@ def _inspect(model: Any, guide: Any, first: Split, counts: tuple[int, ...], spli
         try:
             weights, trace, parameters = _run(model, guide, rows, masked)
             n = _check_sites(trace, weights, rows, counts)
+            if isinstance(guide, AutoGuide):
+                _check_no_row_has_a_latent(trace)
             sites = _observed(trace)
             law = _law_of_y(sites, rows.y)
             if law is not None:
@@ -466,6 +470,17 @@ def _check_sites(trace: Any, weights: Any, rows: Split, counts: tuple[int, ...])
     if not shared:
         raise ValueError("guide and model share no latent site: was the guide built for another model?")
     return sizes.pop() if sizes else n
+
+
+def _check_no_row_has_a_latent(trace: Any) -> None:
+    """Refuse latent sites with a value per row: rows come in another order in every epoch, an autoguide's do not."""
+    for name, site in trace.nodes.items():
+        latent = site["type"] == "sample" and not site["is_observed"] and not isinstance(site["fn"], _Subsample)
+        if latent and any(frame.name == "data" for frame in site["cond_indep_stack"]):
+            raise ValueError(
+                f"site {name!r} has a value for each row, and fit shuffles the rows: train with stock SVI.step on all "
+                "rows, or write an amortised guide for it"
+            )
 
 
 def _law_of_y(sites: list[Any], y: Tensor) -> Any:
