@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, final
 
+import numpy as np
 import pyro
 import pyro.poutine as poutine
 import torch
@@ -25,7 +26,7 @@ from pyro_bnn.analysis.metrics import (
     RegressionAccumulator,
 )
 from pyro_bnn.compact import decode, encode
-from pyro_bnn.data.arrays import as_inputs, first_rows
+from pyro_bnn.data.arrays import Series, as_inputs, first_rows
 from pyro_bnn.data.standardise import Standardiser
 from pyro_bnn.inference.checkpoint import atomic_write, parameters_of, restore_parameters
 from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, evaluation_mode, predictive_draws
@@ -194,6 +195,8 @@ class Posterior:
 
     def _inputs(self, x: Any) -> Any:
         """Return inputs as a tensor, or a tuple of several, on the guide's device and in its dtype."""
+        if not isinstance(x, (Tensor, np.ndarray, Series, tuple, list, dict)):
+            raise TypeError(f"x is a {type(x).__name__}; pass a tensor or a NumPy array of inputs (N, ...)")
         x = as_inputs(x)
         if isinstance(x, tuple):
             return tuple(self._input(member) for member in x)

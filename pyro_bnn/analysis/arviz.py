@@ -47,6 +47,7 @@ from pyro_bnn.analysis.evaluation import in_units
 from pyro_bnn.analysis.prior_check import PriorGuide
 from pyro_bnn.analysis.signal_to_noise import draw_sites, latent_values, restart
 from pyro_bnn.data.arrays import as_tensor
+from pyro_bnn.data.checks import check_finite
 from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, check_normal, evaluation_mode, observation_log_prob
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.version import __version__
@@ -567,6 +568,8 @@ def to_arviz(
     if isinstance(x, (tuple, list)):
         raise ValueError(f"x has {len(x)} inputs, and an export holds one: export draws of the predictions yourself")
     y = None if y is None else as_tensor(y, "y")
+    if y is not None:
+        check_finite(y, "y")
     if y is not None and len(x) != len(y):
         raise ValueError(f"x has {len(x)} rows and y has {len(y)}: pass one label per row")
     prior_samples = prior_samples or num_samples

@@ -20,6 +20,7 @@ from pyro_bnn.analysis.metrics import (
     regression_table,
 )
 from pyro_bnn.data.arrays import as_inputs, as_tensor, number_of_rows
+from pyro_bnn.data.checks import check_finite
 from pyro_bnn.data.standardise import Standardiser
 from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, check_normal
 from pyro_bnn.posterior import Posterior
@@ -137,6 +138,7 @@ def evaluate_rows(
     :param seed: fixes the draws and leaves the global random state alone.
     """
     x, y = as_inputs(x), as_tensor(y, "y")
+    check_finite(y, "y")
     if number_of_rows(x) != len(y):
         raise ValueError(f"x has {number_of_rows(x)} rows and y has {len(y)}: pass one label per row")
     point = None

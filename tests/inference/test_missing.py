@@ -18,6 +18,7 @@ from pyro_bnn.inference import FlatMeanField_ELBO, kl_divergence, per_datum
 from pyro_bnn.inference.mcmc import run_chain
 from pyro_bnn.inference.missing import MaskMissing
 from pyro_bnn.models import BNN, MLP, likelihoods, priors
+from pyro_bnn.posterior import Posterior
 
 X = classes()[0].double()
 Y = torch.stack([X.sum(1), X.prod(1)], 1)
@@ -194,6 +195,14 @@ def test_validation_leaves_them_out() -> None:
     assert val_nll(torch.cat([X, X]), both) == pytest.approx(first, rel=1e-12)
     with pytest.raises(ValueError, match="val y holds no known target"):
         val_nll(X, ONE * torch.nan)
+
+
+def test_scores_refuse_what_is_not_known() -> None:
+    model = bnn(ROWS)
+    posterior = Posterior(model, AutoMeanFieldNormal(model))
+    for use in (posterior.evaluate, posterior.to_arviz):
+        with pytest.raises(ValueError, match=r"y holds NaN or infinity in 6 of 24 rows \(first: row 1\).*drop"):
+            use(X, ONE.numpy(), 2)
 
 
 def test_fit_trains_on_arrays_with_gaps() -> None:
