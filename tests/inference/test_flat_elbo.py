@@ -361,7 +361,7 @@ def test_gradients_add_up() -> None:
         torch.testing.assert_close(grad, (k + 1) * seen[0])
 
 
-# ------------------------------------------------------------------------------------------- what changes between two steps
+# ------------------------------------------------------------------------------- what changes between two steps
 
 
 def test_short_batch_is_a_second_graph() -> None:
