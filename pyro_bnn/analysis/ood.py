@@ -70,6 +70,10 @@ def fpr95(inside: Tensor, outside: Tensor) -> float:
 
 def ood_table(inside: Mapping[str, Tensor], outside: Mapping[str, Tensor]) -> dict[str, dict[str, float]]:
     """Return AUROC and FPR95 by score: {"entropy": {"auroc": ..., "fpr95": ...}, ...}."""
+    if inside.keys() != outside.keys():
+        raise ValueError(
+            f"the scores are {', '.join(inside)} in distribution and {', '.join(outside)} out of it: give both the same"
+        )
     return {
         name: {"auroc": auroc(inside[name], outside[name]), "fpr95": fpr95(inside[name], outside[name])}
         for name in inside

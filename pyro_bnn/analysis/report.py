@@ -64,10 +64,17 @@ def default_outside(x: Tensor, seed: int = 0, *, rows: int = _OUTSIDE_ROWS) -> d
     return found
 
 
-def fitted_temperature(posterior: Posterior, val: Rows, num_samples: int, seed: int = 0) -> float:
-    """Return the temperature of the averaged predictive fitted on (at most 2,000) validation rows."""
+def fitted_temperature(posterior: Posterior, val: Rows, num_samples: int, seed: int = 0) -> float | None:
+    """
+    Return the temperature of the averaged predictive fitted on (at most 2,000) validation rows.
+
+    None where a row gives its label probability 0, whose NLL is infinite at every temperature.
+    """
     x, y = (rows[:_VAL_ROWS] for rows in val)
-    return fit_temperature(accumulate(posterior, x, num_samples, seed).log_probs, y)
+    log_probs = accumulate(posterior, x, num_samples, seed).log_probs
+    if bool(log_probs.gather(1, y.long().cpu()[:, None]).isinf().any()):
+        return None
+    return fit_temperature(log_probs, y.cpu())
 
 
 def build_report(
