@@ -335,6 +335,8 @@ class Posterior:
             kept = cast(Any, self.model).kept_tensors()
             initial = {name: t for name, t in self.model.state_dict().items() if name not in kept}
             state["model"] = {**initial, **state["model"]}
+        if hasattr(self.guide, "upgraded"):
+            state["guide"] = self.guide.upgraded(state["guide"])
         for part, program in (("model", self.model), ("guide", self.guide)):
             if isinstance(program, nn.Module):
                 _check_names(part, set(program.state_dict()), set(state[part]))

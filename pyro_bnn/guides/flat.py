@@ -21,7 +21,7 @@ from pyro.nn import PyroParam
 from torch import Tensor, nn
 from torch.distributions import biject_to
 
-from pyro_bnn.guides.init import INIT_LOCS, initial_loc, is_real
+from pyro_bnn.guides.init import DEFAULT_LOC, is_real, start_of
 from pyro_bnn.guides.mean_field import SiteView
 from pyro_bnn.guides.program import latent_trace, name_parameters, new_name, rename
 
@@ -43,6 +43,29 @@ class Place:
         """Return the site's slice of `flat` (..., P) in unconstrained space and its value, (..., *shape) each."""
         u = flat[..., self.start : self.stop].reshape(flat.shape[:-1] + self.shape)
         return u, u if self.transform is None else self.transform(u)
+
+    @property
+    def value_event_dim(self) -> int:
+        """The site's own event dimensions, of its value."""
+        if self.transform is None:
+            return self.event_dim
+        return self.event_dim + cast(int, self.transform.codomain.event_dim - self.transform.domain.event_dim)
+
+    def in_plates(self, name: str, value: Tensor, lead: torch.Size) -> Tensor:
+        """
+        Return a value (*lead, *shape) with the draws' dimensions `lead` where the plates around the guide have them.
+
+        Plates count their dimensions from the right, and so the site's own plates stand where `lead` has ones:
+        (S, 1) draws of a site in a plate of 3 are (S, 3), not (S, 1, 3).
+        """
+        own = value.shape[len(lead) :]
+        target = torch.Size(torch.broadcast_shapes(own, (*lead, *(1,) * self.value_event_dim)))
+        if target.numel() != value.numel():
+            raise ValueError(
+                f"site {name!r} of shape {tuple(own)} is in plates of its own where the plates around the guide have "
+                f"{tuple(lead)}: give those plates dimensions further to the left"
+            )
+        return value.reshape(target)
 
 
 def _trained(model: Any) -> dict[str, Tensor]:
@@ -88,11 +111,10 @@ class FlatGuide(AutoGuide):
     chains: int = 1
     """How many independent chains the draws come from."""
 
-    def __init__(self, model: Any, init_loc: str = "uniform") -> None:
+    def __init__(self, model: Any, init_loc: str = DEFAULT_LOC) -> None:
         if not callable(model):
             raise TypeError(f"model is a {type(model).__name__}; pass a Pyro program (a callable)")
-        if init_loc not in INIT_LOCS:
-            raise ValueError(f"init_loc={init_loc!r} is unknown: pass one of {sorted(INIT_LOCS)}")
+        init_loc = start_of(model, init_loc)
         super().__init__(model)  # type: ignore[no-untyped-call]
         self._pyro_name = new_name(self)
         self._init_loc = init_loc
@@ -125,7 +147,7 @@ class FlatGuide(AutoGuide):
             self._setup_prototype()
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
-        trace = latent_trace(self.model, args, kwargs)
+        trace = latent_trace(self.model, args, kwargs, self._init_loc)
         sites = dict(trace.iter_stochastic_nodes())
         pieces: list[Tensor] = []
         start = 0
@@ -147,8 +169,7 @@ class FlatGuide(AutoGuide):
     def _lay(self, name: str, site: Any, start: int) -> Tensor:
         fn = site["fn"]
         transform = biject_to(fn.support)
-        value = initial_loc(self._init_loc, fn, site["infer"].get("init", {}))
-        u = cast(Tensor, transform.inv(value.to(site["value"]))).detach()
+        u = cast(Tensor, transform.inv(site["value"])).detach()
         plates = tuple(frame.name for frame in site["cond_indep_stack"])
         event_dim = fn.event_dim + u.dim() - site["value"].dim()
         kept = None if is_real(fn.support) else transform
@@ -167,15 +188,13 @@ class FlatGuide(AutoGuide):
         result = {}
         for name, place in self._places.items():
             u, value = place.value(flat)
-            event_dim = place.event_dim
-            if place.transform is not None:
-                event_dim += place.transform.codomain.event_dim - place.transform.domain.event_dim
-                if jacobian:
-                    self._sample_jacobian(name, place, u, value)
+            if jacobian and place.transform is not None:
+                self._sample_jacobian(name, place, u, value)
+            value = place.in_plates(name, value, flat.shape[:-1])
             with ExitStack() as stack:
                 for plate in place.plates:
                     stack.enter_context(plates[plate])
-                result[name] = pyro.sample(name, dist.Delta(value, event_dim=event_dim))
+                result[name] = pyro.sample(name, dist.Delta(value, event_dim=place.value_event_dim))
         return result
 
     def _sample_jacobian(self, name: str, place: Place, u: Tensor, value: Tensor) -> None:

@@ -3,15 +3,19 @@
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, final
 
 import pyro.poutine as poutine
 import torch
 from pyro.nn import PyroModule
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import nn
+from torch.distributions import biject_to
 
-__all__ = ["check_global", "latent_trace", "name_parameters", "new_name", "rename"]
+from pyro_bnn.guides.init import initial_loc
+
+__all__ = ["check_global", "check_support", "latent_trace", "name_parameters", "new_name", "rename"]
 
 _SERIAL = itertools.count(1)
 
@@ -33,12 +37,37 @@ def _untouched(model: Any) -> Iterator[None]:
             buffer.copy_(value)
 
 
-def latent_trace(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return a trace of the program's latent sites; a BNN needs no arguments for it."""
+@final
+class _AtTheirStarts(Messenger):
+    """Give every latent site the value it starts at, so that later sites have the priors that go with it."""
+
+    def __init__(self, init_loc: str) -> None:
+        super().__init__()
+        self.init_loc = init_loc
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["value"] is not None or _hidden(msg):
+            return
+        check_support(msg["name"], msg["fn"])
+        with torch.no_grad():
+            drawn = msg["fn"].sample()
+            msg["value"] = initial_loc(self.init_loc, msg["fn"], msg["infer"].get("init", {})).to(drawn)
+
+
+def latent_trace(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init_loc: str) -> Any:
+    """
+    Return a trace of the program's latent sites, each at the value it starts at; a BNN needs no arguments for it.
+
+    The sites of a BNN start from the global random state, those of another program from one number of it.
+    """
     program = getattr(model, "sample_weights", None)
+    seed = int(torch.randint(2**62, ())) if program is None and init_loc != "zeros" else None
     with _untouched(model):
         if program is None:
-            trace = poutine.block(poutine.trace(poutine.block(model, _hidden)).get_trace)(*args, **kwargs)
+            if seed is not None:
+                torch.manual_seed(seed)
+            started = poutine.block(_AtTheirStarts(init_loc)(model), _hidden)
+            trace = poutine.block(poutine.trace(started).get_trace)(*args, **kwargs)
         else:
             trace = poutine.block(poutine.trace(poutine.block(program, _hidden)).get_trace)()
     sites = dict(trace.iter_stochastic_nodes())
@@ -46,13 +75,29 @@ def latent_trace(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         raise ValueError("the model has no latent site: a guide needs at least one unobserved pyro.sample")
     for name, site in sites.items():
         check_global(name, site)
+        if program is not None:
+            value = initial_loc(init_loc, site["fn"], site["infer"].get("init", {}))
+            site["value"] = value.to(site["value"])
     return trace
 
 
-def check_global(name: str, site: Any) -> None:
-    """Refuse a site that is discrete, or local to some of the rows."""
-    if site["fn"].support.is_discrete:
+def check_support(name: str, fn: Any) -> None:
+    """Refuse a site that is discrete, or that no bijection reaches from the real numbers."""
+    if fn.support.is_discrete:
         raise ValueError(f"site {name!r} is discrete, so no Normal fits: enumerate it or write its guide by hand")
+    try:
+        biject_to(fn.support)
+    except NotImplementedError as error:
+        what = f"{type(fn).__name__} with support {fn.support!r}"
+        remedy = "write its guide by hand or reparameterise it (pyro.infer.reparam), e.g. ProjectedNormalReparam"
+        raise ValueError(
+            f"site {name!r} is a {what}, which no bijection reaches from the real numbers: {remedy} for a sphere"
+        ) from error
+
+
+def check_global(name: str, site: Any) -> None:
+    """Refuse a site whose support no Normal reaches, or that is local to some of the rows."""
+    check_support(name, site["fn"])
     for frame in site["cond_indep_stack"]:
         if not frame.vectorized:
             raise ValueError(f"site {name!r} is in the sequential plate {frame.name!r}: use `with pyro.plate(...)`")
