@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, final
 
-import numpy as np
 import pyro
 import pyro.poutine as poutine
 import torch
@@ -26,6 +25,7 @@ from pyro_bnn.analysis.metrics import (
     RegressionAccumulator,
 )
 from pyro_bnn.compact import decode, encode
+from pyro_bnn.data.arrays import as_inputs, first_rows
 from pyro_bnn.data.standardise import Standardiser
 from pyro_bnn.inference.checkpoint import atomic_write, parameters_of, restore_parameters
 from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, evaluation_mode, predictive_draws
@@ -179,7 +179,7 @@ class Posterior:
         return Uncertainty(numbers.aleatoric + numbers.epistemic, numbers.aleatoric, numbers.epistemic)
 
     def evaluate(
-        self, x: Any, y: Tensor, num_samples: int = 100, *, chunk: int | None = None, seed: int = 0
+        self, x: Any, y: Any, num_samples: int = 100, *, chunk: int | None = None, seed: int = 0
     ) -> dict[str, dict[str, float]]:
         """Return the results table: the columns plug_in (the guide's median), one_draw (mean and sd) and s_draws."""
         from pyro_bnn.analysis.evaluation import evaluate_rows
@@ -192,11 +192,14 @@ class Posterior:
             self._fill(x)
         return predictive_draws(self.model, self.guide, x, num_samples, chunk=chunk, plug_in=plug_in)
 
-    def _inputs(self, x: Any) -> Tensor:
-        if isinstance(x, np.ndarray):
-            x = torch.from_numpy(x)
-        if not isinstance(x, Tensor):
-            raise TypeError(f"x is a {type(x).__name__}; pass a tensor or a NumPy array of inputs (N, ...)")
+    def _inputs(self, x: Any) -> Any:
+        """Return inputs as a tensor, or a tuple of several, on the guide's device and in its dtype."""
+        x = as_inputs(x)
+        if isinstance(x, tuple):
+            return tuple(self._input(member) for member in x)
+        return self._input(x)
+
+    def _input(self, x: Tensor) -> Tensor:
         shape = self.info.get("input_shape")
         if shape is not None and list(x.shape[1:]) != list(shape):
             raise ValueError(
@@ -234,7 +237,7 @@ class Posterior:
         scale = Standardiser.from_dict(saved)
         return scale.invert(mean), scale.invert_sd(sd)
 
-    def to_arviz(self, x: Any, y: Tensor | None = None, num_samples: int = 200, **options: Any) -> Any:
+    def to_arviz(self, x: Any, y: Any = None, num_samples: int = 200, **options: Any) -> Any:
         """Return `arviz.InferenceData` at inputs x and labels y; options as in `pyro_bnn.analysis.arviz.to_arviz`."""
         from pyro_bnn.analysis.arviz import to_arviz
 
@@ -314,7 +317,7 @@ class Posterior:
             posterior._fill(None)
         return posterior
 
-    def _fill(self, x: Tensor | None) -> None:
+    def _fill(self, x: Any) -> None:
         """Put the saved tensors in place; a program that builds itself on its first call is called on one row first."""
         assert self._pending is not None
         state = {**self._pending}
@@ -328,8 +331,9 @@ class Posterior:
                 poutine.block(),
                 poutine.trace(param_only=True) as seen,
             ):
-                trace = poutine.trace(self.guide).get_trace(x[:1])
-                poutine.replay(self.model, trace=trace)(x[:1])
+                row = first_rows(x)
+                trace = poutine.trace(self.guide).get_trace(row)
+                poutine.replay(self.model, trace=trace)(row)
             state["store"] = {name: t for name, t in state["store"].items() if name in seen.trace.nodes}
         if hasattr(self.model, "kept_tensors") and isinstance(self.model, nn.Module):
             kept = cast(Any, self.model).kept_tensors()

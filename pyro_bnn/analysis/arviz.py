@@ -46,6 +46,7 @@ from torch import Tensor, nn
 from pyro_bnn.analysis.evaluation import in_units
 from pyro_bnn.analysis.prior_check import PriorGuide
 from pyro_bnn.analysis.signal_to_noise import draw_sites, latent_values, restart
+from pyro_bnn.data.arrays import as_tensor
 from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, check_normal, evaluation_mode, observation_log_prob
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.version import __version__
@@ -531,8 +532,8 @@ def _coords(
 
 def to_arviz(
     posterior: Posterior,
-    x: Tensor,
-    y: Tensor | None = None,
+    x: Any,
+    y: Any = None,
     num_samples: int = 200,
     *,
     split: Split | None = None,
@@ -563,6 +564,9 @@ def to_arviz(
         raise ValueError(f"num_samples={num_samples} draws nothing: pass at least 1")
     if split is not None and split not in get_args(Split):
         raise ValueError(f"split={split!r} is unknown; choose one of {', '.join(get_args(Split))}")
+    if isinstance(x, (tuple, list)):
+        raise ValueError(f"x has {len(x)} inputs, and an export holds one: export draws of the predictions yourself")
+    y = None if y is None else as_tensor(y, "y")
     if y is not None and len(x) != len(y):
         raise ValueError(f"x has {len(x)} rows and y has {len(y)}: pass one label per row")
     prior_samples = prior_samples or num_samples
@@ -637,7 +641,7 @@ def _write_prior(
     x: Tensor,
     seed: int,
 ) -> None:
-    recorder = _Recorder(PriorGuide(posterior.model))
+    recorder = _Recorder(PriorGuide(posterior.model, draw_sites(posterior.guide, x[:1])))
     generator = torch.Generator().manual_seed(seed)
     prior = Posterior(posterior.model, recorder, posterior.info)
     for s, draw in enumerate(prior.stream(x, num_samples, seed=seed)):

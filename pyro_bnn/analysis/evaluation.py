@@ -19,6 +19,7 @@ from pyro_bnn.analysis.metrics import (
     ece,
     regression_table,
 )
+from pyro_bnn.data.arrays import as_inputs, as_tensor, number_of_rows
 from pyro_bnn.data.standardise import Standardiser
 from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, check_normal
 from pyro_bnn.posterior import Posterior
@@ -127,7 +128,7 @@ def in_units(posterior: Posterior, y: Tensor) -> Tensor:
 
 
 def evaluate_rows(
-    posterior: Posterior, x: Any, y: Tensor, num_samples: int = 100, *, chunk: int | None = None, seed: int = 0
+    posterior: Posterior, x: Any, y: Any, num_samples: int = 100, *, chunk: int | None = None, seed: int = 0
 ) -> Evaluation:
     """
     Score a posterior on inputs x and labels or targets y on the model's scale; what each row gave is kept on the CPU.
@@ -135,8 +136,9 @@ def evaluate_rows(
     :param chunk: rows per forward pass; default as many as are fast.
     :param seed: fixes the draws and leaves the global random state alone.
     """
-    if len(x) != len(y):
-        raise ValueError(f"x has {len(x)} rows and y has {len(y)}: pass one label per row")
+    x, y = as_inputs(x), as_tensor(y, "y")
+    if number_of_rows(x) != len(y):
+        raise ValueError(f"x has {number_of_rows(x)} rows and y has {len(y)}: pass one label per row")
     point = None
     if hasattr(posterior.guide, "median"):
         with suppress(NotImplementedError):  # some of Pyro's guides name a median and have none

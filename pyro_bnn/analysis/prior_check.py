@@ -10,7 +10,7 @@ functions and of the data, and, if targets are given, where they lie in the prio
 values piled up at 0 or 1 contradict the prior.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any, cast, final
 
@@ -32,8 +32,9 @@ class PriorGuide:
 
     kind = "prior"
 
-    def __init__(self, model: Callable[..., Any]) -> None:
+    def __init__(self, model: Callable[..., Any], latents: Container[str] | None = None) -> None:
         self.model = model
+        self.latents = latents  # None: all sites but the one called obs
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Sample every latent site from its prior."""
@@ -41,8 +42,11 @@ class PriorGuide:
         if latent is not None:
             latent()
             return
-        with poutine.block(hide_fn=_not_latent):
+        with poutine.block(hide_fn=self._hidden):
             self.model(*args)
+
+    def _hidden(self, site: Any) -> bool:
+        return _not_latent(site) or (self.latents is not None and site["name"] not in self.latents)
 
 
 def _not_latent(site: Any) -> bool:

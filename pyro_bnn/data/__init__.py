@@ -2,6 +2,7 @@
 
 from pyro_bnn.data.augment import AUGMENTATIONS
 from pyro_bnn.data.checks import check_labels
+from pyro_bnn.data.frames import from_frame, read_csv
 from pyro_bnn.data.load import Data, load_data
 from pyro_bnn.data.sources import DATASETS, data_root
 from pyro_bnn.data.split import Split, as_split, batches, subset
@@ -17,6 +18,8 @@ __all__ = [
     "batches",
     "check_labels",
     "data_root",
+    "from_frame",
     "load_data",
+    "read_csv",
     "subset",
 ]

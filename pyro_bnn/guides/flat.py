@@ -19,11 +19,10 @@ from pyro.distributions import constraints
 from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroParam
 from torch import Tensor, nn
-from torch.distributions import biject_to
 
 from pyro_bnn.guides.init import DEFAULT_LOC, is_real, start_of
 from pyro_bnn.guides.mean_field import SiteView
-from pyro_bnn.guides.program import latent_trace, name_parameters, new_name, rename
+from pyro_bnn.guides.program import bijection, latent_trace, name_parameters, new_name, rename
 
 __all__ = ["FlatGuide", "Place", "load_model_state", "model_state", "state_names"]
 
@@ -168,7 +167,7 @@ class FlatGuide(AutoGuide):
 
     def _lay(self, name: str, site: Any, start: int) -> Tensor:
         fn = site["fn"]
-        transform = biject_to(fn.support)
+        transform = bijection(name, fn)
         u = cast(Tensor, transform.inv(site["value"])).detach()
         plates = tuple(frame.name for frame in site["cond_indep_stack"])
         event_dim = fn.event_dim + u.dim() - site["value"].dim()

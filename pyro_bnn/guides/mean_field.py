@@ -30,13 +30,13 @@ from pyro.infer.autoguide import AutoGuide
 from pyro.infer.autoguide.utils import deep_setattr
 from pyro.nn import PyroParam
 from torch import Tensor
-from torch.distributions import Distribution, biject_to
+from torch.distributions import Distribution
 from torch.distributions.utils import lazy_property
 from torch.nn import functional as F
 
 from pyro_bnn.common.untouched import untouched
 from pyro_bnn.guides.init import DEFAULT_LOC, DEFAULT_RHO, default_scale, is_real, start_of
-from pyro_bnn.guides.program import latent_trace, name_parameters, new_name, rename
+from pyro_bnn.guides.program import bijection, latent_trace, name_parameters, new_name, rename
 
 __all__ = ["DEFAULT_RHO", "AutoMeanFieldNormal", "FlatSlice", "Groups", "SiteView", "inverse_softplus"]
 
@@ -253,7 +253,7 @@ class AutoMeanFieldNormal(AutoGuide):
 
     def _lay(self, name: str, site: Any, group: str, start: int) -> tuple[Tensor, _Place]:
         fn = site["fn"]
-        transform = biject_to(fn.support)
+        transform = bijection(name, fn)
         loc = transform.inv(site["value"]).detach()
         event_dim = fn.event_dim + loc.dim() - site["value"].dim()
         plates = tuple(frame.name for frame in site["cond_indep_stack"])

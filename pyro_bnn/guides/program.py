@@ -1,7 +1,7 @@
 """What every guide here needs to know of a program: its latent sites, and names that copies do not share."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -15,7 +15,7 @@ from torch.distributions import biject_to
 
 from pyro_bnn.guides.init import initial_loc
 
-__all__ = ["check_global", "check_support", "latent_trace", "name_parameters", "new_name", "rename"]
+__all__ = ["bijection", "check_global", "latent_trace", "name_parameters", "new_name", "rename"]
 
 _SERIAL = itertools.count(1)
 
@@ -48,7 +48,7 @@ class _AtTheirStarts(Messenger):
     def _pyro_sample(self, msg: Any) -> None:
         if msg["value"] is not None or _hidden(msg):
             return
-        check_support(msg["name"], msg["fn"])
+        bijection(msg["name"], msg["fn"])
         with torch.no_grad():
             drawn = msg["fn"].sample()
             msg["value"] = initial_loc(self.init_loc, msg["fn"], msg["infer"].get("init", {})).to(drawn)
@@ -62,11 +62,19 @@ def latent_trace(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init
     """
     program = getattr(model, "sample_weights", None)
     seed = int(torch.randint(2**62, ())) if program is None and init_loc != "zeros" else None
+    full_plates: set[str] = set()
+
+    def hidden(site: Any) -> bool:
+        drawn = site["type"] == "sample" and site_is_subsample(site) and site["value"] is None
+        if drawn and site["fn"].subsample_size in (None, site["fn"].size):
+            full_plates.add(site["name"])  # made without subsample=: all of its rows, at every call
+        return _hidden(site)
+
     with _untouched(model):
         if program is None:
             if seed is not None:
                 torch.manual_seed(seed)
-            started = poutine.block(_AtTheirStarts(init_loc)(model), _hidden)
+            started = poutine.block(_AtTheirStarts(init_loc)(model), hidden)
             trace = poutine.block(poutine.trace(started).get_trace)(*args, **kwargs)
         else:
             trace = poutine.block(poutine.trace(poutine.block(program, _hidden)).get_trace)()
@@ -74,38 +82,39 @@ def latent_trace(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init
     if not sites:
         raise ValueError("the model has no latent site: a guide needs at least one unobserved pyro.sample")
     for name, site in sites.items():
-        check_global(name, site)
+        check_global(name, site, full_plates)
         if program is not None:
-            value = initial_loc(init_loc, site["fn"], site["infer"].get("init", {}))
-            site["value"] = value.to(site["value"])
+            start: Any = site
+            value = initial_loc(init_loc, start["fn"], start["infer"].get("init", {}))
+            start["value"] = value.to(start["value"])
     return trace
 
 
-def check_support(name: str, fn: Any) -> None:
-    """Refuse a site that is discrete, or that no bijection reaches from the real numbers."""
+def check_global(name: str, site: Any, full_plates: Container[str] = ()) -> None:
+    """Refuse a site that no Normal reaches, or local to some of the rows; a plate without a subsample holds all."""
+    bijection(name, site["fn"])
+    for frame in site["cond_indep_stack"]:
+        if not frame.vectorized:
+            raise ValueError(f"site {name!r} is in the sequential plate {frame.name!r}: use `with pyro.plate(...)`")
+        if (frame.full_size or frame.size) != frame.size or (frame.name == "data" and frame.name not in full_plates):
+            raise ValueError(
+                f"site {name!r} is local to the subsampled plate {frame.name!r}; this guide holds global sites only: "
+                f"move the site out of the plate or write an amortised guide for it"
+            )
+
+
+def bijection(name: str, fn: Any) -> Any:
+    """Return the map from real numbers to a site's support; refuse a support that has none."""
     if fn.support.is_discrete:
         raise ValueError(f"site {name!r} is discrete, so no Normal fits: enumerate it or write its guide by hand")
     try:
-        biject_to(fn.support)
+        return biject_to(fn.support)
     except NotImplementedError as error:
         what = f"{type(fn).__name__} with support {fn.support!r}"
         remedy = "write its guide by hand or reparameterise it (pyro.infer.reparam), e.g. ProjectedNormalReparam"
         raise ValueError(
             f"site {name!r} is a {what}, which no bijection reaches from the real numbers: {remedy} for a sphere"
         ) from error
-
-
-def check_global(name: str, site: Any) -> None:
-    """Refuse a site whose support no Normal reaches, or that is local to some of the rows."""
-    check_support(name, site["fn"])
-    for frame in site["cond_indep_stack"]:
-        if not frame.vectorized:
-            raise ValueError(f"site {name!r} is in the sequential plate {frame.name!r}: use `with pyro.plate(...)`")
-        if (frame.full_size or frame.size) != frame.size or frame.name == "data":
-            raise ValueError(
-                f"site {name!r} is local to the subsampled plate {frame.name!r}; this guide holds global sites only: "
-                f"move the site out of the plate or write an amortised guide for it"
-            )
 
 
 def new_name(guide: PyroModule) -> str:

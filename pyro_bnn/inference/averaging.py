@@ -41,8 +41,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from pyro_bnn.data.arrays import number_of_rows, pieces
 from pyro_bnn.data.split import as_split
 from pyro_bnn.inference.checkpoint import synchronise
+from pyro_bnn.inference.door import known_dtype
 from pyro_bnn.inference.svi import Callback, FitState
 
 __all__ = [
@@ -199,7 +201,7 @@ def refresh_batch_norm(
     layers = _norm_layers(model)
     if not layers:
         return
-    split = as_split(data)
+    split = as_split(data, dtype=known_dtype(model, guide), missing=True)
     were = [(m, m.training, m.momentum) for m in layers]
     for m in layers:
         m.reset_running_stats()
@@ -207,8 +209,8 @@ def refresh_batch_norm(
     try:
         with torch.random.fork_rng(), poutine.block():
             torch.manual_seed(seed)
-            for x in split.x.split(batch_size):
-                if len(x) == 1 and len(split.x) > 1:
+            for x in pieces(split.x, batch_size):
+                if number_of_rows(x) == 1 and len(split) > 1:
                     continue  # batch statistics of a single row are none
                 trace = poutine.trace(guide).get_trace(x)
                 poutine.replay(model, trace=trace)(x)

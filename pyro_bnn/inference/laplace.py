@@ -23,6 +23,7 @@ from torch.distributions import Independent
 from torch.utils.data import DataLoader, TensorDataset
 
 from pyro_bnn.data.split import as_split
+from pyro_bnn.inference.door import known_dtype
 
 __all__ = ["import_laplace", "laplace_draws"]
 
@@ -101,7 +102,9 @@ def laplace_draws(
     sizes = [network.get_parameter(name).numel() for name in model.random_names]
     per_site = torch.tensor(precisions)
     prior = per_site if structure == "kron" else per_site.repeat_interleave(torch.tensor(sizes))
-    split = as_split(data)
+    split = as_split(data, dtype=known_dtype(model, guide))
+    if isinstance(split.x, tuple):
+        raise ValueError(f"the Laplace approximation is of networks of one input, and the data have {len(split.x)}")
     y = split.y.reshape(len(split), -1) if kind == "regression" else split.y.long()
     loader = DataLoader(TensorDataset(split.x, y), batch_size=batch_size)
     with torch.random.fork_rng():

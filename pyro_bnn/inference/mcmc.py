@@ -24,6 +24,7 @@ from pyro.infer.mcmc.util import initialize_model
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
+from pyro_bnn.data.arrays import Inputs, map_inputs
 from pyro_bnn.data.split import as_split
 from pyro_bnn.inference.graph import MISSING
 from pyro_bnn.inference.kl import sample_sites
@@ -180,7 +181,7 @@ def _in_float64(model: Any) -> Any:
     return copy.deepcopy(model).double().eval() if isinstance(model, nn.Module) else model
 
 
-def _check_model(model: Any, x: Tensor, y: Tensor) -> None:
+def _check_model(model: Any, x: Inputs, y: Tensor) -> None:
     with torch.random.fork_rng(), torch.no_grad(), poutine.block():
         trace = poutine.trace(model).get_trace(x, y)
     size = sum(site["value"].numel() for site in sample_sites(trace).values() if not site["is_observed"])
@@ -229,7 +230,7 @@ def run_chain(
     if kernel not in ("nuts", "hmc"):
         raise ValueError(f"kernel={kernel!r} is unknown: pass 'nuts' or 'hmc'")
     split = as_split(data)
-    x = split.x.double() if split.x.is_floating_point() else split.x
+    x = map_inputs(lambda member: member.double() if member.is_floating_point() else member, split.x)
     y = split.y.double() if split.y.is_floating_point() else split.y
     _check_model(_in_float64(model), x, y)
     with torch.random.fork_rng(), poutine.block(), _doubles(), warnings.catch_warnings():

@@ -8,15 +8,20 @@ deviation (N, D) for numbers. Draws are yielded one by one, so whoever needs onl
 time; nothing here grows with S.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast, final
 
 import pyro.poutine as poutine
 import torch
+from pyro.distributions import Unit
+from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal
+
+from pyro_bnn.data.arrays import Inputs, first_rows, members, number_of_rows, pieces
 
 __all__ = [
     "ClassDraw",
@@ -61,8 +66,10 @@ class RealDraw:
 Draw: TypeAlias = ClassDraw | RealDraw
 
 
-def rows_per_pass(x: Tensor) -> int:
+def rows_per_pass(x: Inputs) -> int:
     """Return how many rows of x (N, ...) go through a network at once: 250 images of 1x28x28, 130 of 3x32x32."""
+    if isinstance(x, tuple):
+        return min(rows_per_pass(member) for member in x)
     if x.device.type != "cpu":
         return MOST_ROWS
     per_row = max(1, x[:1].numel() * x.element_size())
@@ -84,15 +91,45 @@ def evaluation_mode(*modules: Any) -> Iterator[None]:
             m.training = training
 
 
-def observation(model: Callable[..., Any], latents: dict[str, Tensor], x: Tensor) -> Distribution:
-    """Return the distribution of the site `obs` given the latent values and inputs x (B, ...)."""
+def observation(model: Callable[..., Any], latents: dict[str, Tensor], x: Inputs) -> Distribution:
+    """Return the distribution of the observed site given the latent values and inputs x (B, ...)."""
     known = getattr(model, "observation", None)
     if known is not None:
         return cast(Distribution, known(x, latents))
     trace = poutine.trace(poutine.condition(model, data=latents)).get_trace(x)
-    if "obs" not in trace.nodes:
-        raise ValueError("the model has no site 'obs': name its observed site so to predict with it")
-    return cast(Distribution, trace.nodes["obs"]["fn"])
+    return cast(Distribution, trace.nodes[_observed_site(trace, latents)]["fn"])
+
+
+def _observed_site(trace: Any, latents: Container[str]) -> str:
+    """
+    Return the name of the site that y is observed at: the one sample site that is no latent of the guide's.
+
+    Without y it is not told apart from a latent that the guide leaves to the prior; `obs` is it where it is the only
+    one inside the plate "data".
+    """
+    sites: dict[str, Any] = {
+        name: site
+        for name, site in trace.nodes.items()
+        if site["type"] == "sample"
+        and name not in latents
+        and not isinstance(site["fn"], (_Subsample, Unit))
+        and not site["infer"].get("_deterministic")
+    }
+    if len(sites) > 1 and "obs" in sites:
+        in_plate = [n for n, s in sites.items() if any(frame.name == "data" for frame in s["cond_indep_stack"])]
+        if set(in_plate) <= {"obs"}:
+            return "obs"
+    if len(sites) > 1:
+        raise ValueError(
+            f"the model has the sites {', '.join(map(repr, sites))} beside the guide's latent ones, and a prediction "
+            "is of a single observed site: predict with pyro.infer.Predictive, or with a program that observes one"
+        )
+    if not sites:
+        raise ValueError(
+            "the model has no site 'obs', nor another one beside the guide's, when it is called with x alone: give "
+            "pyro.sample('obs', ..., obs=y) with y=None"
+        )
+    return next(iter(sites))
 
 
 def _as_draw(fn: Distribution) -> Draw:
@@ -119,14 +156,14 @@ def _join(parts: list[Draw]) -> Draw:
     return RealDraw(torch.cat([p.mean for p in real]), torch.cat([p.sd for p in real]), laws)
 
 
-def _one_draw(model: Callable[..., Any], latents: dict[str, Tensor], parts: Sequence[Tensor]) -> Draw:
+def _one_draw(model: Callable[..., Any], latents: dict[str, Tensor], parts: Sequence[Inputs]) -> Draw:
     together = getattr(model, "observation_in_parts", None)
     if together is not None:
         return _as_draw(together(parts, latents))
     return _join([_as_draw(observation(model, latents, part)) for part in parts])
 
 
-def _latents(guide: Callable[..., Any], x: Tensor, plug_in: bool) -> dict[str, Tensor]:
+def _latents(guide: Callable[..., Any], x: Inputs, plug_in: bool) -> dict[str, Tensor]:
     if plug_in:
         if not hasattr(guide, "median"):
             raise ValueError(f"{type(guide).__name__} has no median(): a plug-in prediction needs a point to plug in")
@@ -135,11 +172,40 @@ def _latents(guide: Callable[..., Any], x: Tensor, plug_in: bool) -> dict[str, T
     return {name: cast(Tensor, trace.nodes[name]["value"]) for name in trace.stochastic_nodes}
 
 
+def _taken(model: Callable[..., Any], guide: Callable[..., Any], x: Inputs, plug_in: bool) -> Inputs:
+    """Return x in dtypes that the model takes: integers as they are, else as int64, else as floats."""
+    if all(member.is_floating_point() or member.is_complex() for member in members(x)):
+        return x
+    modules = [program for program in (guide, model) if isinstance(program, nn.Module)]
+    floats = (p.dtype for module in modules for p in module.parameters() if p.is_floating_point())
+    floating = next(floats, torch.get_default_dtype())
+    choices = [
+        [None] if member.is_floating_point() or member.is_complex() else [member.dtype, torch.int64, floating]
+        for member in members(x)
+    ]
+    failure: Exception | None = None
+    for dtypes in sorted(itertools.product(*choices), key=lambda picked: picked.count(floating)):
+        offered = tuple(m if d is None else m.to(d) for m, d in zip(members(x), dtypes, strict=True))
+        one = offered if isinstance(x, tuple) else offered[0]
+        try:
+            with torch.random.fork_rng(), evaluation_mode(model, guide), poutine.block():
+                first = first_rows(one)
+                _one_draw(model, _latents(guide, first, plug_in), [first])
+        except (RuntimeError, TypeError, IndexError) as error:
+            failure = error
+            continue
+        if hasattr(guide, "restart"):
+            guide.restart()
+        return one
+    assert failure is not None
+    raise failure
+
+
 @torch.no_grad()
 def predictive_draws(
     model: Callable[..., Any],
     guide: Callable[..., Any],
-    x: Tensor,
+    x: Inputs,
     num_samples: int,
     *,
     chunk: int | None = None,
@@ -148,20 +214,23 @@ def predictive_draws(
     """
     Yield S draws for the rows of x (N, ...), each from one weight sample; with `plug_in` the guide's median instead.
 
+    x may be a tuple of several inputs. Integers that the model refuses are offered to it again as floats.
+
     :param chunk: rows per forward pass, which bounds the memory of one; default `rows_per_pass`.
     """
     if num_samples < 1:
         raise ValueError(f"num_samples={num_samples} draws nothing: pass at least 1")
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk={chunk} rows is nothing: pass at least 1")
-    if len(x) == 0:
+    if number_of_rows(x) == 0:
         raise ValueError("x has no rows: pass at least one input")
-    parts = x.split(chunk or rows_per_pass(x))
+    x = _taken(model, guide, x, plug_in)
+    parts = list(pieces(x, chunk or rows_per_pass(x)))
     if hasattr(guide, "restart"):  # a guide of finitely many draws or members gives each once before any comes again
         guide.restart()
     for _ in range(num_samples):
         with evaluation_mode(model, guide), poutine.block():
-            latents = _latents(guide, x[:1], plug_in)
+            latents = _latents(guide, first_rows(x), plug_in)
             draw = _one_draw(model, latents, parts)
         yield draw
 
@@ -178,8 +247,12 @@ def check_normal(draw: Draw) -> None:
         )
 
 
-def observation_log_prob(draw: Draw, y: Tensor) -> Tensor:
-    """Return log p(y | x, w), (N,), of labels (N,) or targets (N,) or (N, D) under one draw."""
+def observation_log_prob(draw: Draw, y: Tensor, *, missing: bool = False) -> Tensor:
+    """
+    Return log p(y | x, w), (N,), of labels (N,) or targets (N,) or (N, D) under one draw.
+
+    :param missing: whether NaN marks elements of y that are not known; they contribute 0.
+    """
     if isinstance(draw, ClassDraw):
         return draw.log_probs.gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
     if draw.laws:
@@ -188,4 +261,6 @@ def observation_log_prob(draw: Draw, y: Tensor) -> Tensor:
             [law.log_prob(part.reshape(law.mean.shape)) for law, part in zip(draw.laws, parts, strict=True)]
         )
     target = y.unsqueeze(-1) if y.dim() == 1 else y
-    return cast(Tensor, torch.distributions.Normal(draw.mean, draw.sd).log_prob(target)).sum(-1)
+    known = ~target.isnan() if missing else torch.ones_like(target, dtype=torch.bool)
+    fn: Any = Normal(draw.mean, draw.sd)
+    return torch.where(known, fn.log_prob(torch.where(known, target, 0.0)), 0.0).sum(-1)

@@ -43,6 +43,9 @@ NORM_LAYERS: tuple[type[nn.Module], ...] = (_NormBase, nn.LayerNorm, nn.GroupNor
 Selector: TypeAlias = str | type[nn.Module] | Callable[[str, nn.Module, Tensor], bool]
 """A glob pattern on parameter names, a module type, or a predicate of (name, module, parameter)."""
 
+Inputs: TypeAlias = Tensor | tuple[Tensor, ...]
+"""One tensor (B, ...), or a tuple of several for a network that is called `net(x1, x2)`."""
+
 _SERIAL = itertools.count(1)
 
 
@@ -97,6 +100,26 @@ def _uses_batch_statistics(net: nn.Module) -> bool:
     return any(isinstance(m, _NormBase) and m.training and m.track_running_stats for m in net.modules())
 
 
+def _arguments(x: Inputs) -> tuple[Tensor, ...]:
+    """Return what the network is called with: one input, or each of several."""
+    return x if isinstance(x, tuple) else (x,)
+
+
+def _inputs(x: Any) -> Inputs:
+    """Refuse inputs that are no tensors, or several of different lengths; a list becomes a tuple."""
+    x = tuple(x) if isinstance(x, list) else x
+    if isinstance(x, tuple) and not x:
+        raise ValueError("x is empty: pass a tensor, or a tuple of tensors for a network of several inputs")
+    for member in _arguments(x):
+        if not isinstance(member, Tensor):
+            found = type(x).__name__ if member is x else f"{type(x).__name__} with a {type(member).__name__}"
+            raise TypeError(f"x is a {found}: pass a tensor, or a tuple of tensors for a network of several inputs")
+    lengths = [len(member) for member in _arguments(x)]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"the inputs have {lengths} rows: give each a row per row of the data")
+    return cast(Inputs, x)
+
+
 @final
 class _BatchByBatch(nn.Module):
     """A network's outputs for several batches, so that its weights are put in place once."""
@@ -105,8 +128,8 @@ class _BatchByBatch(nn.Module):
         super().__init__()
         self.net = net
 
-    def forward(self, batches: Sequence[Tensor]) -> Tensor:
-        return torch.cat([self.net(batch) for batch in batches], dim=-2)  # (..., B, K)
+    def forward(self, *batches: Inputs) -> Tensor:
+        return torch.cat([self.net(*_arguments(batch)) for batch in batches], dim=-2)  # (..., B, K)
 
 
 @final
@@ -114,7 +137,7 @@ class BNN(PyroModule):
     """
     The Pyro program of a Bayesian neural network.
 
-    :param net: any module mapping x (B, ...) to outputs (B, K); it is copied.
+    :param net: any module mapping x (B, ...), or several inputs, to outputs (B, K); it is copied.
     :param prior: a rule from (name, module, parameter) to a distribution; see :mod:`pyro_bnn.models.priors`.
     :param likelihood: what an output says about a label; see :mod:`pyro_bnn.models.likelihoods`.
     :param num_data: N, the number of rows trained on (after a validation set is taken out).
@@ -208,16 +231,18 @@ class BNN(PyroModule):
             for name, prior in priors.items()
         }
 
-    def forward(self, x: Tensor, y: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
+    def forward(self, x: Inputs, y: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
         """
         Run the program on a batch and return the network's output, (B, K).
 
-        :param x: inputs (B, ...).
+        :param x: inputs (B, ...); a tuple (x1, x2, ...) for a network that is called `net(x1, x2, ...)`.
         :param y: labels (B,) or targets (B, D); None to predict.
         :param weights: how often each row counts, (B,); default once.
         """
+        x = _inputs(x)
+        rows = _arguments(x)[0]
         output, fn, observed = self._law(x, y, self.sample_weights())
-        with pyro.plate("data", self.num_data, subsample=self._subsample(x)):
+        with pyro.plate("data", self.num_data, subsample=self._subsample(rows)):
             if weights is None:
                 pyro.sample("obs", fn, obs=observed)
             else:
@@ -226,12 +251,13 @@ class BNN(PyroModule):
                     pyro.sample("obs", fn, obs=observed)
         return output
 
-    def _law(self, x: Tensor, y: Tensor | None, sampled: Mapping[str, Tensor]) -> tuple[Tensor, Any, Tensor | None]:
+    def _law(self, x: Inputs, y: Tensor | None, sampled: Mapping[str, Tensor]) -> tuple[Tensor, Any, Tensor | None]:
         """Return the network's output (..., B, K), the distribution of the labels, and these in its shape."""
         output = self.output(x, sampled)
         if not isinstance(output, Tensor) or output.dim() < 2:
             found = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
-            raise ValueError(f"net returns {found} for {len(x)} rows; it must return one tensor (B, K): wrap it")
+            rows = len(_arguments(x)[0])
+            raise ValueError(f"net returns {found} for {rows} rows; it must return one tensor (B, K): wrap it")
         fn: Any = self.likelihood.distribution(output, self._noise())
         return output, fn, None if y is None else self.likelihood.shape_target(y, output)
 
@@ -239,38 +265,43 @@ class BNN(PyroModule):
         """Return whether `plain_nll` says what `forward` says: nothing replaced, no hooks."""
         return untouched(self, _WRITTEN)
 
-    def plain_nll(self, values: Mapping[str, Tensor], scale: Callable[[Any], Any], x: Tensor, y: Tensor) -> Tensor:
+    def plain_nll(self, values: Mapping[str, Tensor], scale: Callable[[Any], Any], x: Inputs, y: Tensor) -> Tensor:
         """Return minus the log-likelihood of a batch, times N / B and what `scale` makes of it; values by site."""
+        x = _inputs(x)
         with self._pyro_context:
             _, fn, observed = self._law(x, y, {name: values[f"net.{name}"] for name in self.random_names})
         log_prob: Tensor = fn.log_prob(observed)  # (B,)
-        nll: Tensor = -(log_prob * scale(1.0 * self.num_data / len(x))).sum()
+        nll: Tensor = -(log_prob * scale(1.0 * self.num_data / len(_arguments(x)[0]))).sum()
         return nll
 
-    def output(self, x: Tensor | Sequence[Tensor], sampled: Mapping[str, Tensor]) -> Tensor:
-        """Return the network's output (..., B, K) for weights with any leading draw dimensions; x may come in parts."""
+    def output(self, x: Inputs, sampled: Mapping[str, Tensor]) -> Tensor:
+        """Return the network's output (..., B, K) for weights with any leading draw dimensions."""
+        return self._output([x], sampled)
+
+    def _output(self, parts: Sequence[Inputs], sampled: Mapping[str, Tensor]) -> Tensor:
+        """Return the outputs over the rows of several batches."""
         fixed = {name: self._deterministic(name) for name in self.deterministic_names}
         draws = {name: value.dim() - self._dims[name] for name, value in sampled.items()}
         if not any(draws.values()):
-            return self._call(x, {**sampled, **fixed})
+            return self._call(parts, {**sampled, **fixed})
         lead = max((v.shape[: draws[n]] for n, v in sampled.items()), key=len)  # the draw dimensions, e.g. (S, 1)
         flat = {
             name: value.expand(*lead, *value.shape[draws[name] :]).flatten(0, len(lead) - 1)
             for name, value in sampled.items()
         }  # (S, *shape)
-        output = self._output_per_draw(x, flat, fixed)  # (S, B, K)
+        output = self._output_per_draw(parts, flat, fixed)  # (S, B, K)
         if len(lead) > 1 and lead[-1] == 1:  # the last leading dimension stands where the data plate puts B
             lead = lead[:-1]
         return output.reshape(*lead, *output.shape[1:])
 
-    def observation(self, x: Tensor, latents: Mapping[str, Tensor]) -> Distribution:
+    def observation(self, x: Inputs, latents: Mapping[str, Tensor]) -> Distribution:
         """Return p(y | x, weights) for latent values by site name, without running the program."""
         return self.observation_in_parts([x], latents)
 
-    def observation_in_parts(self, x: Sequence[Tensor], latents: Mapping[str, Tensor]) -> Distribution:
+    def observation_in_parts(self, x: Sequence[Inputs], latents: Mapping[str, Tensor]) -> Distribution:
         """Return p(y | x, weights) over the rows of several batches of inputs, run one after another."""
         with self._pyro_context, poutine.block():
-            output = self.output(x, {name: latents[f"net.{name}"] for name in self.random_names})
+            output = self._output(x, {name: latents[f"net.{name}"] for name in self.random_names})
             return self.likelihood.distribution(output, self._noise())
 
     def spec(self) -> dict[str, Any] | None:
@@ -287,25 +318,29 @@ class BNN(PyroModule):
             "random": list(self.random_names),
         }
 
+    def expects_unit_targets(self) -> bool:
+        """Return whether targets far from mean 0 and sd 1 are a mistake; see the likelihood."""
+        return self.likelihood.expects_unit_targets()
+
     def kept_tensors(self) -> set[str]:
         """Return the names in the state dict that a saved posterior keeps: all but the initial weights."""
         initial = {f"net.{name}" for name, _ in self.template.named_parameters(remove_duplicate=False)}
         return set(self.state_dict()) - initial
 
-    def _call(self, x: Tensor | Sequence[Tensor], values: Mapping[str, Tensor]) -> Tensor:
+    def _call(self, parts: Sequence[Inputs], values: Mapping[str, Tensor]) -> Tensor:
         placed = {place: value for name, value in values.items() for place in self._places[name]}
-        if isinstance(x, Tensor):
-            return cast(Tensor, functional_call(self.template, placed, (x,), tie_weights=False))
+        if len(parts) == 1:
+            return cast(Tensor, functional_call(self.template, placed, _arguments(parts[0]), tie_weights=False))
         placed = {f"net.{place}": value for place, value in placed.items()}
-        return cast(Tensor, functional_call(_BatchByBatch(self.template), placed, (x,), tie_weights=False))
+        return cast(Tensor, functional_call(_BatchByBatch(self.template), placed, tuple(parts), tie_weights=False))
 
     def _output_per_draw(
-        self, x: Tensor | Sequence[Tensor], flat: Mapping[str, Tensor], fixed: Mapping[str, Tensor]
+        self, parts: Sequence[Inputs], flat: Mapping[str, Tensor], fixed: Mapping[str, Tensor]
     ) -> Tensor:
         template = self.template
 
         def one(weights: Mapping[str, Tensor]) -> Tensor:
-            return self._call(x, {**weights, **fixed})
+            return self._call(parts, {**weights, **fixed})
 
         if not _uses_batch_statistics(template) and self._vmaps.get(template.training, True):
             try:
@@ -370,4 +405,6 @@ class BNN(PyroModule):
                 parameter.pyro_bnn_name = full  # type: ignore[attr-defined]
 
 
-_WRITTEN = {name: vars(BNN)[name] for name in ("forward", "sample_weights", "priors", "_law", "output", "_subsample")}
+_WRITTEN = {
+    name: vars(BNN)[name] for name in ("forward", "sample_weights", "priors", "_law", "output", "_output", "_subsample")
+}
