@@ -23,14 +23,15 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "version": (set(), set()),
     "machine": (set(), set()),
     "memory": (set(), set()),
+    "common": (set(), {"torch"}),
     "recipe": (set(), {"pydantic", "tomli", "tomli_w"}),
     "data": (set(), {"torch", "numpy", "torchvision"}),
     "optim.torch_optim": (set(), {"torch"}),
     "optim.schedules": (set(), {"torch", "numpy", "matplotlib"}),
     "optim": ({"optim.torch_optim", "optim.schedules"}, {"torch", "pyro"}),
     "analysis.metrics": (set(), {"torch", "numpy", "torchmetrics"}),
-    "models": (set(), {"torch", "torchvision", "pyro"}),
-    "guides": (set(), {"torch", "pyro"}),
+    "models": ({"common"}, {"torch", "torchvision", "pyro"}),
+    "guides": ({"common"}, {"torch", "pyro"}),
     "penalties": ({"models"}, {"torch", "pyro", "matplotlib"}),
     "pruning": ({"models"}, {"torch", "pyro"}),
     "inference": ({"data"}, {"torch", "pyro", "numpy", "arviz", "matplotlib"}),
@@ -204,7 +205,7 @@ def test_the_names_users_type() -> None:
 @each_file
 def test_nothing_is_pickled_or_evaluated(path: Path) -> None:
     tree = parse(path)
-    writes_code = module_of(path) == "pyro_bnn.inference.lowering"  # turns a captured graph into one function
+    writes_code = module_of(path) == "pyro_bnn.inference.graph.lowering"  # turns a recording into one function
     assert not {name.partition(".")[0] for name, _ in imports(tree)} & {"pickle", "dill", "cloudpickle", "joblib"}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):

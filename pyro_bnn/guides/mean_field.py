@@ -34,6 +34,7 @@ from torch.distributions import Distribution, biject_to
 from torch.distributions.utils import lazy_property
 from torch.nn import functional as F
 
+from pyro_bnn.common.untouched import untouched
 from pyro_bnn.guides.init import INIT_LOCS, initial_loc, is_real
 from pyro_bnn.guides.program import latent_trace, name_parameters, new_name, rename
 
@@ -305,21 +306,13 @@ class AutoMeanFieldNormal(AutoGuide):
         if self.prototype_trace is None:
             self._setup_prototype(*args, **kwargs)
         plates: Any = self._create_plates(*args, **kwargs) if self._prototype_frames else {}  # type: ignore[no-untyped-call]
-        flats: dict[str, tuple[Tensor, Tensor]] = {}
-        pieces: dict[str, Any] = {}
-        for group, sizes in self._sizes.items():
-            loc = self._flat(group, "loc")  # (P,)
-            scale = self.scale_of(self._flat(group, "rho"))  # (P,)
-            draw = torch.addcmul(loc, scale, torch.randn_like(loc))  # (P,)
-            flats[group] = (loc, scale)
-            pieces[group] = iter(draw.split(sizes))
+        draws, flats = self.plain_draw()
         result = {}
         for name, place in self._places.items():
-            flat = FlatSlice(*flats[place.group], place.start, place.stop)
-            fn: Any = _Presampled(flat, next(pieces[place.group]).view(place.shape))
+            fn: Any = _Presampled(flats[name], draws[name])
             infer: Any = {}
             if place.transform is None:
-                fn, infer = fn.to_event(place.event_dim), {"flat": flat}
+                fn, infer = fn.to_event(place.event_dim), {"flat": flats[name]}
             else:
                 fn = self._transformed(fn, place)
             with ExitStack() as stack:
@@ -327,6 +320,28 @@ class AutoMeanFieldNormal(AutoGuide):
                     stack.enter_context(plates[plate])
                 result[name] = pyro.sample(name, fn, infer=infer)
         return result
+
+    def is_plain(self) -> bool:
+        """Return whether `plain_draw` draws as `forward` does: all sites real and outside of plates, no hooks."""
+        simple = bool(self._places) and not self._prototype_frames
+        return simple and all(p.transform is None for p in self._places.values()) and untouched(self, _WRITTEN)
+
+    def plain_draw(self) -> tuple[dict[str, Tensor], dict[str, FlatSlice]]:
+        """Draw every site as `forward` does, without sample statements; return values and places by site."""
+        values: dict[str, Tensor] = {}
+        places: dict[str, FlatSlice] = {}
+        flats: dict[str, tuple[Tensor, Tensor]] = {}
+        pieces: dict[str, Any] = {}
+        with self._pyro_context:
+            for group, sizes in self._sizes.items():
+                loc = self._flat(group, "loc")  # (P,)
+                scale = self.scale_of(self._flat(group, "rho"))  # (P,)
+                draw = torch.addcmul(loc, scale, torch.randn_like(loc))  # (P,)
+                flats[group], pieces[group] = (loc, scale), iter(draw.split(sizes))
+        for name, place in self._places.items():
+            values[name] = next(pieces[place.group]).view(place.shape)
+            places[name] = FlatSlice(*flats[place.group], place.start, place.stop)
+        return values, places
 
     @staticmethod
     def _transformed(fn: Any, place: _Place) -> Any:
@@ -408,3 +423,6 @@ class AutoMeanFieldNormal(AutoGuide):
     def unfreeze(self, which: str) -> None:
         """Train 'loc' or 'scale' again."""
         self._train(which, True)
+
+
+_WRITTEN = {name: vars(AutoMeanFieldNormal)[name] for name in ("forward", "scale_of", "_flat", "plain_draw")}

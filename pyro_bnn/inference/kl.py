@@ -40,11 +40,13 @@ from pyro.distributions.util import scale_and_mask
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import _PYRO_STACK
 from pyro.poutine.subsample_messenger import _Subsample
+from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor
 
 __all__ = [
     "KL_WEIGHTS",
     "KLWeight",
+    "active_scales",
     "annealed",
     "annealing_cosine",
     "annealing_linear",
@@ -57,6 +59,7 @@ __all__ = [
     "per_datum",
     "pi_geometric",
     "pi_uniform",
+    "scale_key",
     "scale_kl",
     "tempered",
     "uniform",
@@ -308,6 +311,18 @@ def from_spec(spec: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] 
 # ---------------------------------------------------------------------------------------------------- handlers
 
 
+def _with_formula(scale: Any, *formula: Any) -> Any:
+    """Write on a scale that is a tensor how it came about: equal formulas are equal scales, without a look at them."""
+    if isinstance(scale, Tensor):
+        scale.formula = formula  # type: ignore[attr-defined]
+    return scale
+
+
+def scale_key(scale: Any) -> Any:
+    """Return what is equal for equal scales: a number itself, the formula of a tensor, else the tensor's identity."""
+    return getattr(scale, "formula", id(scale)) if isinstance(scale, Tensor) else scale
+
+
 @final
 class _ScaleKL(Messenger):
     """Multiply the scale of each unobserved site outside the plate "data" by `weight`."""
@@ -322,7 +337,7 @@ class _ScaleKL(Messenger):
         for frame in msg["cond_indep_stack"]:
             if frame.name == DATA_PLATE:
                 return
-        msg["scale"] = msg["scale"] * self.weight
+        msg["scale"] = _with_formula(msg["scale"] * self.weight, scale_key(msg["scale"]), "times", id(self))
 
 
 @final
@@ -343,7 +358,7 @@ class _PerDatum(Messenger):
         return self
 
     def _pyro_sample(self, msg: Any) -> None:
-        msg["scale"] = msg["scale"] / self.num_data
+        msg["scale"] = _with_formula(msg["scale"] / self.num_data, scale_key(msg["scale"]), "over", self.num_data)
 
 
 def scale_kl(weight: float | Tensor) -> Messenger:
@@ -372,6 +387,32 @@ def per_datum(num_data: int) -> Messenger:
     if num_data < 1:
         raise ValueError(f"num_data={num_data} is not allowed: give the number of training rows, an integer >= 1")
     return _PerDatum(num_data)
+
+
+def active_scales() -> tuple[Callable[[Any], Any], Any] | None:
+    """
+    Return what the handlers around a step do to the scale of the data, and the scale they give a global latent site.
+
+    None if any other handler is active than these two and those that only listen for parameters.
+    """
+    sizes: list[int] = []
+    latent: Any = 1.0
+    handler: Any
+    for handler in reversed(_PYRO_STACK):
+        if type(handler) is _ScaleKL:
+            latent = latent * handler.weight
+        elif type(handler) is _PerDatum:
+            latent = latent / handler.num_data
+            sizes.append(handler.num_data)
+        elif not (type(handler) is TraceMessenger and handler.param_only):
+            return None
+
+    def of_data(scale: Any) -> Any:
+        for size in sizes:
+            scale = scale / size
+        return scale
+
+    return of_data, latent
 
 
 # ------------------------------------------------------------------------------------------------ KL(q || p)

@@ -25,9 +25,8 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
 from pyro_bnn.data.split import as_split
+from pyro_bnn.inference.graph import MISSING
 from pyro_bnn.inference.kl import sample_sites
-from pyro_bnn.inference.lowering import lower
-from pyro_bnn.inference.recording import record
 
 __all__ = ["Chain", "Convergence", "MAX_WEIGHTS", "MIN_CHAINS", "Potential", "convergence", "run_chain"]
 
@@ -88,15 +87,18 @@ class Potential:
     """
     U(u) = -log of the target's density over the flat unconstrained vector u (P,), and its gradient.
 
-    The program is run once and its tensor operations are replayed from then on (`compiled`), if that reproduces the
-    energy and gradient at another point; a program whose structure changes with its draws is run every time.
+    The program is run once and its tensor operations are replayed from then on (`compiled`) if only code of torch, Pyro
+    and this library runs in it, or if `trace=True` asks for it, and if that reproduces energy and gradient at another
+    point; every other program is run every time.
+
+    :param trace: None (where it is certain), True (the contract of torch.jit.trace) or False (never).
     """
 
-    def __init__(self, model: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def __init__(self, model: Callable[..., Any], args: tuple[Any, ...], *, trace: bool | None = None) -> None:
         start, self._energy, self.transforms, _ = initialize_model(model, args)
         self.shapes = {name: value.shape for name, value in start.items()}
         self.start = torch.cat([value.detach().reshape(-1) for value in start.values()])  # (P,)
-        graph = self._traced()
+        graph = self._recorded(trace)
         self.compiled = graph is not None
         self._evaluate: Callable[[Tensor], tuple[Tensor, Tensor]] = self._run if graph is None else graph
 
@@ -114,12 +116,22 @@ class Potential:
             (gradient,) = torch.autograd.grad(energy, u)
         return energy.detach(), gradient
 
-    def _traced(self) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
+    def _recorded(self, trace: bool | None) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
+        if trace is False or MISSING:
+            return None
+        from pyro_bnn.inference.graph.lowering import lower
+        from pyro_bnn.inference.graph.origin import watching
+        from pyro_bnn.inference.graph.recording import NotRecordable, record
+
+        elsewhere = self.start + 0.5 * torch.randn_like(self.start)
+        with watching() as foreign:
+            expected = self._run(elsewhere)
+        if trace is None and foreign() is not None:
+            return None
         try:
-            graph = lower(record(self._run, [self.start]), {}, live=lambda _: False)
-            elsewhere = self.start + 0.5 * torch.randn_like(self.start)
-            same = all(torch.allclose(a, b) for a, b in zip(graph([elsewhere]), self._run(elsewhere), strict=True))
-        except Exception:  # whatever a tracer cannot follow
+            graph = lower(record(self._run, [self.start]), {}, fixed=True)
+            same = all(torch.allclose(a, b) for a, b in zip(graph([elsewhere]), expected, strict=True))
+        except (NotRecordable, RuntimeError, NotImplementedError):
             return None
         if not same:
             return None

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast, final, runtime_checkable
+from typing import Any, Protocol, final, runtime_checkable
 
 import pyro
 import pyro.poutine as poutine
@@ -32,12 +32,17 @@ from torch import Tensor, nn
 from pyro_bnn.data.split import Split, as_split, batches
 from pyro_bnn.inference.checkpoint import parameters_of, restore_parameters
 from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
+from pyro_bnn.inference.graph.origin import is_library
 from pyro_bnn.inference.kl import KLWeight, kl_divergence, per_datum, scale_kl, uniform
 from pyro_bnn.inference.predictive import ClassDraw, observation_log_prob, predictive_draws
+from pyro_bnn.inference.sites import leaf_of
 
 __all__ = ["Callback", "Diverged", "FitResult", "FitState", "Step", "fit", "validate"]
 
 Augment = Callable[[Tensor], Tensor]
+
+_WORTH_RECORDING = 32
+"""Steps of an epoch from which it pays to record anew at each, where a callback of the user's runs in between."""
 
 
 class Diverged(RuntimeError):
@@ -195,11 +200,6 @@ def _restore_optim(optim: Any, state: Mapping[str, Any], parameters: Mapping[str
         _load_state_dict(optim.optim_objs[parameter], copy.deepcopy(saved))
 
 
-def _leaf(value: Any) -> Tensor:
-    """Return the tensor that an optimizer moves; a bare nn.Parameter under `module_local_params` is its own."""
-    return cast(Tensor, value.unconstrained() if hasattr(value, "unconstrained") else value)
-
-
 @final
 class _NllRecorder(Messenger):
     """Add up minus the scaled log-probability of the observed sites: the batch's expected NLL under `per_datum`."""
@@ -223,23 +223,32 @@ class _NllRecorder(Messenger):
 class Step:
     """One optimization step with any ELBO, without a read-back from the device when the ELBO returns tensors."""
 
-    def __init__(self, model: Any, guide: Any, optim: PyroOptim, elbo: ELBO, num_data: int) -> None:
+    def __init__(
+        self, model: Any, guide: Any, optim: PyroOptim, elbo: ELBO, num_data: int, *, undisturbed: bool = False
+    ) -> None:
         self.model, self.guide, self.optim = model, guide, optim
         self.elbo: Any = elbo
         self.per_datum = per_datum(num_data)
-        self.in_tensors = hasattr(elbo, "step_tensors")
+        self.flat = isinstance(elbo, FlatMeanField_ELBO)
+        self.undisturbed = undisturbed
+        """Whether nobody's Python but libraries' runs between two steps, so that the ELBO may record them."""
+        self.first = True
 
     def __call__(self, kl_weight: float, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Take one step; return the batch's loss and NLL, per datum."""
         with self.per_datum, scale_kl(kl_weight):
-            loss, nll, params = self._tensors(batch) if self.in_tensors else self._traced(batch)
+            loss, nll, params = self._tensors(batch) if self.flat else self._traced(batch)
         self.optim(params)
         for parameter in params:
             parameter.grad = None
         return loss, nll
 
     def _tensors(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
-        result = self.elbo.step_tensors(self.model, self.guide, *batch)
+        self.elbo.undisturbed = self.undisturbed and not self.first  # the optimizer asks its arguments after the first
+        try:
+            result = self.elbo.step_tensors(self.model, self.guide, *batch)
+        finally:
+            self.elbo.undisturbed, self.first = False, False
         return result["loss"], result["nll"], result["params"]
 
     def _traced(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -247,9 +256,30 @@ class Step:
         with recorder, poutine.trace(param_only=True) as capture:
             loss = self.elbo.loss_and_grads(self.model, self.guide, *batch)
         sites: list[tuple[str, Any]] = sorted(capture.trace.nodes.items())
-        params = list({id(p): p for p in (_leaf(site["value"]) for _, site in sites)}.values())
+        params = list({id(p): p for p in (leaf_of(site["value"]) for _, site in sites)}.values())
         nll = torch.zeros(()) if recorder.nll is None else recorder.nll / self.elbo.num_particles
         return torch.as_tensor(loss, dtype=torch.float64), nll, params
+
+
+def _optim_is_library(optim: PyroOptim) -> bool:
+    """Return whether a step of an optimizer runs libraries' code only; it asks for arguments at its first step."""
+    held = [value for name, value in vars(optim).items() if name != "pt_optim_args"]
+    parts = [part for value in held for part in (value.values() if isinstance(value, dict) else [value])]
+    return is_library(type(optim)) and all(
+        _optim_is_library(part) if isinstance(part, PyroOptim) else is_library(part, deep=True) for part in parts
+    )
+
+
+def _between_steps_is_library(
+    callbacks: Sequence[Callback], optim: PyroOptim, kl: KLWeight, augment: Augment | None
+) -> bool:
+    """Return whether what `fit` calls between two steps is libraries' code."""
+    return (
+        _optim_is_library(optim)
+        and is_library(kl, deep=True)
+        and (augment is None or is_library(augment, deep=True))
+        and all(is_library(getattr(callback.step, "__func__", callback.step)) for callback in callbacks)
+    )
 
 
 def _check(epochs: int, batch_size: int, n: int, optim: Any, elbo: Any) -> None:
@@ -315,7 +345,7 @@ def _inspect(model: Any, guide: Any, batch: Sequence[Tensor], splits: Mapping[st
     for site in observed:
         _check_labels(site["fn"], site["value"], splits)
     sites: list[tuple[str, Any]] = sorted(capture.trace.nodes.items())
-    return {name: _leaf(site["value"]) for name, site in sites}
+    return {name: leaf_of(site["value"]) for name, site in sites}
 
 
 @contextmanager
@@ -444,7 +474,11 @@ def fit(
     if resume is not None:
         state.load_state_dict(resume)
         state.stop = _stale(state, patience, monitor)
-    step = Step(model, guide, optim, elbo, n)
+    undisturbed = _between_steps_is_library(state.callbacks, optim, kl, augment)
+    disturbed_after_epochs = not all(is_library(getattr(c.epoch, "__func__", c.epoch)) for c in state.callbacks)
+    if disturbed_after_epochs and num_batches < _WORTH_RECORDING:
+        undisturbed = False
+    step = Step(model, guide, optim, elbo, n, undisturbed=undisturbed)
     try:
         with _validate_first_only() as stop_validating:
             for callback in state.callbacks:
@@ -471,6 +505,8 @@ def fit(
                     state.stop = state.stop or _stale(state, patience, monitor)
                 for callback in state.callbacks:
                     callback.epoch(state)
+                if disturbed_after_epochs and isinstance(elbo, FlatMeanField_ELBO):
+                    elbo.forget_recordings()
     except KeyboardInterrupt:
         state.stop = "interrupted"
     finally:

@@ -32,6 +32,7 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
+from pyro_bnn.common.untouched import untouched
 from pyro_bnn.models.likelihoods import Likelihood
 from pyro_bnn.models.priors import Prior, fans
 
@@ -174,7 +175,7 @@ class BNN(PyroModule):
         self._name_parameters()
         self._priors: dict[str, Any] = {}
         self._hints: dict[str, dict[str, Any]] = {}  # what a guide may start from: fan_in and the network's own value
-        self._priors_at: tuple[torch.device, torch.dtype] | None = None
+        self._priors_at: tuple[torch.device, torch.dtype, Any] | None = None
         self._indices: dict[tuple[int, torch.device], Tensor] = {}
         self._vmaps: dict[bool, bool] = {}  # whether vmap goes through the network, by training mode
         self.priors()
@@ -187,8 +188,9 @@ class BNN(PyroModule):
     def priors(self) -> dict[str, Any]:
         """Return the prior of every random parameter by its name in the network."""
         first = self.template.get_parameter(self.random_names[0])
-        place = (first.device, first.dtype)
-        if self._priors_at != place:
+        place = (first.device, first.dtype, self.prior)
+        known = self._priors_at
+        if known is None or known[:2] != place[:2] or known[2] is not self.prior:
             owners = _owners(self.template)
             self._priors = {name: self._prior_of(name, *owners[name]) for name in self.random_names}
             self._hints = {
@@ -214,13 +216,7 @@ class BNN(PyroModule):
         :param y: labels (B,) or targets (B, D); None to predict.
         :param weights: how often each row counts, (B,); default once.
         """
-        sampled = self.sample_weights()
-        output = self.output(x, sampled)  # (..., B, K)
-        if not isinstance(output, Tensor) or output.dim() < 2:
-            found = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
-            raise ValueError(f"net returns {found} for {len(x)} rows; it must return one tensor (B, K): wrap it")
-        fn: Any = self.likelihood.distribution(output, self._noise())
-        observed = None if y is None else self.likelihood.shape_target(y, output)
+        output, fn, observed = self._law(x, y, self.sample_weights())
         with pyro.plate("data", self.num_data, subsample=self._subsample(x)):
             if weights is None:
                 pyro.sample("obs", fn, obs=observed)
@@ -229,6 +225,27 @@ class BNN(PyroModule):
                 with poutine.scale(scale=weights.where(counted, 1.0)), poutine.mask(mask=counted):
                     pyro.sample("obs", fn, obs=observed)
         return output
+
+    def _law(self, x: Tensor, y: Tensor | None, sampled: Mapping[str, Tensor]) -> tuple[Tensor, Any, Tensor | None]:
+        """Return the network's output (..., B, K), the distribution of the labels, and these in its shape."""
+        output = self.output(x, sampled)
+        if not isinstance(output, Tensor) or output.dim() < 2:
+            found = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+            raise ValueError(f"net returns {found} for {len(x)} rows; it must return one tensor (B, K): wrap it")
+        fn: Any = self.likelihood.distribution(output, self._noise())
+        return output, fn, None if y is None else self.likelihood.shape_target(y, output)
+
+    def is_plain(self) -> bool:
+        """Return whether `plain_nll` says what `forward` says: nothing replaced, no hooks."""
+        return untouched(self, _WRITTEN)
+
+    def plain_nll(self, values: Mapping[str, Tensor], scale: Callable[[Any], Any], x: Tensor, y: Tensor) -> Tensor:
+        """Return minus the log-likelihood of a batch, times N / B and what `scale` makes of it; values by site."""
+        with self._pyro_context:
+            _, fn, observed = self._law(x, y, {name: values[f"net.{name}"] for name in self.random_names})
+        log_prob: Tensor = fn.log_prob(observed)  # (B,)
+        nll: Tensor = -(log_prob * scale(1.0 * self.num_data / len(x))).sum()
+        return nll
 
     def output(self, x: Tensor | Sequence[Tensor], sampled: Mapping[str, Tensor]) -> Tensor:
         """Return the network's output (..., B, K) for weights with any leading draw dimensions; x may come in parts."""
@@ -351,3 +368,6 @@ class BNN(PyroModule):
             if parameter.requires_grad:
                 full = f"{self._pyro_name}.{name.removesuffix('_unconstrained')}"
                 parameter.pyro_bnn_name = full  # type: ignore[attr-defined]
+
+
+_WRITTEN = {name: vars(BNN)[name] for name in ("forward", "sample_weights", "priors", "_law", "output", "_subsample")}
