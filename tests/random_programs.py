@@ -81,7 +81,7 @@ class Case:
 
     every: bool
     moment: str
-    """When `fit` makes the change: "step" or "epoch" (callbacks), or "augment"."""
+    """Who makes the change in `fit`: "step" or "epoch" (callbacks), "augment", "optimizer", "rows" (a dataset)."""
 
     batches: Callable[[tuple[Tensor, Tensor], int], tuple[Tensor, Tensor]]
 
@@ -754,6 +754,36 @@ def _bnn(use: Use, options: dict[str, Any]) -> Any:
     )
 
 
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "tanh": nn.Tanh,
+    "leaky": lambda: nn.LeakyReLU(0.1),
+    "elu": nn.ELU,
+    "softplus": nn.Softplus,
+    "gelu": nn.GELU,
+}
+
+
+def _of_torch(use: Use, options: dict[str, Any]) -> Any:
+    """A BNN all of whose parts are torch's own: what may be recorded without being asked for."""
+    hidden = options["hidden"]
+    norm = {"none": nn.Identity, "layer": nn.LayerNorm, "batch": nn.BatchNorm1d}[options["norm"]]
+    first: list[tuple[str, nn.Module]] = [("first", nn.Linear(FEATURES, hidden))]
+    if options.get("convolution"):
+        conv = nn.Conv2d(1, hidden, 2, padding=1)
+        pool = nn.AdaptiveAvgPool2d(1)
+        first = [("image", nn.Unflatten(1, (1, 2, 2))), ("first", conv), ("pool", pool), ("flat", nn.Flatten())]
+    parts = [
+        *first,
+        ("act", _ACTIVATIONS[options["activation"]]()),
+        ("norm", norm(hidden)),
+        ("drop", nn.Dropout(options["dropout"])),
+        ("out", nn.Linear(hidden, options["outputs"])),
+        ("last", nn.Identity()),
+    ]
+    prior, likelihood = _PRIORS[options["prior"]](), _LIKELIHOODS[options["likelihood"]]()
+    return BNN(nn.Sequential(collections.OrderedDict(parts)), prior, likelihood, options["rows"])
+
+
 def _observe(logits: Tensor, y: Tensor | None, options: dict[str, Any], noise: Any = 0.7) -> None:
     fn: Any = dist.Categorical(logits=logits)
     if options["likelihood"] != "categorical":
@@ -847,7 +877,10 @@ PROGRAMS: dict[str, tuple[Callable[[Use, dict[str, Any]], Any], Callable[[Any], 
     "object": (_object, _itself),
     "PyroModule": (_lifted, _itself),
     "backbone": (_backbone, _of_backbone),
+    "torch": (_of_torch, _template),
 }
+_STATEFUL = ("BNN", "function", "object", "PyroModule", "backbone")
+"""The programs that use what lives on them."""
 
 
 def _guide(model: Any, kind: str) -> Any:
@@ -875,7 +908,7 @@ class Draft:
     use: Use
     act: Change
     setup: Callable[[Host], Any] = lambda host: None
-    programs: tuple[str, ...] = tuple(PROGRAMS)
+    programs: tuple[str, ...] = _STATEFUL
     fixed: dict[str, Any] = dataclasses.field(default_factory=dict)
     wrap: Callable[[Any], Any] = lambda model: model
     guides: tuple[str, ...] = ()
@@ -1021,6 +1054,91 @@ STRUCTURES: dict[str, Callable[[random.Random], Draft]] = {
     "method of the class replaced": _structure(_replace_class_method),
     "class replaced": _structure(_other_class),
     "class attribute shadowed": _structure(lambda net: setattr(net, "at_end", net.at_end), at_end=True),
+}
+
+
+def _torch_only(change: Callable[[Any, Any], Any], **fixed: Any) -> Callable[[random.Random], Draft]:
+    """A change of a BNN of torch's own layers."""
+
+    def family(rng: random.Random) -> Draft:
+        return Draft(
+            use=_nothing,
+            act=lambda host, model, guide, step: change(host, model),
+            programs=("torch",),
+            fixed=fixed,
+            every=False,
+        )
+
+    return family
+
+
+def _reorder(net: Any, model: Any) -> None:
+    net._modules["act"] = net._modules.pop("act")
+
+
+def _insert(net: Any, model: Any) -> None:
+    parts = list(net._modules.items())
+    net._modules.clear()
+    net._modules.update([parts[0], ("inserted", nn.Sigmoid()), *parts[1:]])
+
+
+def _other_prior(net: Any, model: Any) -> None:
+    name = model.random_names[0]
+    shape = net.get_parameter(name).shape
+    model.priors()[name] = dist.Normal(torch.full(shape, 0.5), 0.2).to_event(len(shape))
+
+
+def _by_force(net: Any, model: Any) -> None:
+    object.__setattr__(model.likelihood, "noise", 0.2)
+
+
+TORCH: dict[str, Callable[[random.Random], Draft]] = {
+    "torch: nothing": _torch_only(lambda net, model: None),
+    "torch: slope": _torch_only(lambda net, model: setattr(net.act, "negative_slope", 0.9), activation="leaky"),
+    "torch: alpha": _torch_only(lambda net, model: setattr(net.act, "alpha", 3.0), activation="elu"),
+    "torch: beta": _torch_only(lambda net, model: setattr(net.act, "beta", 3.0), activation="softplus"),
+    "torch: threshold": _torch_only(lambda net, model: setattr(net.act, "threshold", -5.0), activation="softplus"),
+    "torch: approximation": _torch_only(lambda net, model: setattr(net.act, "approximate", "tanh"), activation="gelu"),
+    "torch: padding": _torch_only(lambda net, model: setattr(net.first, "padding", (0, 0)), convolution=True),
+    "torch: padding's mode": _torch_only(
+        lambda net, model: setattr(net.first, "padding_mode", "replicate")
+        or setattr(net.first, "_reversed_padding_repeated_twice", [1, 1, 1, 1]),
+        convolution=True,
+    ),
+    "torch: p": _torch_only(lambda net, model: setattr(net.drop, "p", 0.6), dropout=0.2),
+    "torch: p from nothing": _torch_only(lambda net, model: setattr(net.drop, "p", 0.6), dropout=0.0),
+    "torch: eval": _torch_only(lambda net, model: model.eval(), dropout=0.4, norm="batch"),
+    "torch: eval of a part": _torch_only(lambda net, model: net.norm.eval(), norm="batch"),
+    "torch: swapped": _torch_only(lambda net, model: setattr(net, "act", nn.Sigmoid())),
+    "torch: swapped at the end": _torch_only(lambda net, model: setattr(net, "last", nn.Tanh())),
+    "torch: appended": _torch_only(lambda net, model: net.append(nn.Tanh())),
+    "torch: inserted": _torch_only(_insert),
+    "torch: removed": _torch_only(lambda net, model: net._modules.pop("act")),
+    "torch: reordered": _torch_only(_reorder),
+    "torch: hook": _torch_only(lambda net, model: net.act.register_forward_hook(_double_output)),
+    "torch: pre-hook": _torch_only(lambda net, model: net.out.register_forward_pre_hook(_double_input)),
+    "torch: forward is torch.sin": _torch_only(lambda net, model: setattr(net.act, "forward", torch.sin)),
+    "torch: another class": _torch_only(lambda net, model: setattr(net.act, "__class__", nn.Sigmoid)),
+    "torch: eps": _torch_only(lambda net, model: setattr(net.norm, "eps", 1.0), norm="layer"),
+    "torch: statistics": _torch_only(
+        lambda net, model: (net.eval(), net.norm.running_mean.fill_(2.0)), norm="batch"
+    ),
+    "torch: statistics, .data": _torch_only(
+        lambda net, model: (net.eval(), net.norm.running_var.data.fill_(9.0)), norm="batch"
+    ),
+    "torch: likelihood": _torch_only(
+        lambda net, model: setattr(model, "likelihood", likelihoods.Gaussian(noise=0.2)), likelihood="gaussian"
+    ),
+    "torch: likelihood, by force": _torch_only(_by_force, likelihood="gaussian"),
+    "torch: another link": _torch_only(
+        lambda net, model: setattr(model, "likelihood", likelihoods.Categorical("sigmoid")), likelihood="categorical"
+    ),
+    "torch: prior": _torch_only(_other_prior),
+    "torch: rows": _torch_only(lambda net, model: setattr(model, "num_data", 2 * ROWS)),
+    "torch: parameters written to": _torch_only(
+        lambda net, model: [p.data.mul_(0.5) for p in model.deterministic.parameters()], norm="layer"
+    ),
+    "torch: parameters frozen": _torch_only(lambda net, model: model.deterministic.requires_grad_(False), norm="layer"),
 }
 
 
@@ -1266,6 +1384,7 @@ def _guide_family(change: Callable[[Any], Any], *guides: str) -> Callable[[rando
         return Draft(
             use=_nothing,
             act=lambda host, model, guide, step: change(guide),
+            programs=tuple(PROGRAMS),
             guides=guides or ("plain", "site", "wide"),
             every=False,
         )
@@ -1635,6 +1754,7 @@ FAMILIES: dict[str, Callable[[random.Random], Draft]] = {
     **{name: _of_place(place, TENSOR_USES) for name, place in TENSORS.items()},
     "neutral mask": _zero_mask,
     **STRUCTURES,
+    **TORCH,
     **PRIORS,
     "continual learning": _continual,
     "PyroSample replaced": _pyro_sample,
@@ -1674,7 +1794,7 @@ def random_case(seed: int) -> Case:
     rng = random.Random(seed)
     draft = FAMILIES[family](rng)
     kind = rng.choice(draft.programs)
-    likelihoods_of = ["categorical", "gaussian"] + (["learned"] if kind == "BNN" else [])
+    likelihoods_of = ["categorical", "gaussian"] + (["learned"] if kind in ("BNN", "torch") else [])
     options: dict[str, Any] = {
         "rows": ROWS,
         "outputs": CLASSES,
@@ -1682,6 +1802,8 @@ def random_case(seed: int) -> Case:
         "norm": rng.choice(["none", "none", "none", "layer", "batch"]),
         "dropout": rng.choice([0.0, 0.0, 0.0, 0.2]),
         "at_end": rng.random() < 0.5,
+        "activation": rng.choice(list(_ACTIVATIONS)),
+        "convolution": rng.random() < 0.2,
         "prior": rng.choice(["kaiming", "kaiming", "normal", "laplace"]),
         "likelihood": rng.choice(likelihoods_of),
         "hierarchy": rng.random() < 0.2,
@@ -1696,7 +1818,7 @@ def random_case(seed: int) -> Case:
     build, host_of = PROGRAMS[kind]
     at = rng.choice([2, 3, 4])
     every = draft.every if draft.every is not None else rng.random() < 0.2
-    moment = rng.choice(["step", "step", "epoch", "augment"])
+    moment = rng.choice(["step", "step", "epoch", "augment", "optimizer", "rows"])
     size = rng.choice([6, 8, 24])
 
     def make() -> tuple[Any, Any, tuple[Tensor, Tensor], int]:

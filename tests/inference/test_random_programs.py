@@ -20,6 +20,7 @@ import torch
 from pyro.infer import ELBO, SVI, TraceMeanField_ELBO
 from pyro.optim import PyroOptim
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from pyro_bnn.inference import Callback, FitState, FlatMeanField_ELBO, fit
 from pyro_bnn.optim import Adam
@@ -97,30 +98,52 @@ def differ(one: Run, other: Run, tolerance: float) -> str:
     return ""
 
 
-class Changing(Callback):
-    """Make a case's change while `fit` runs."""
+class Changing:
+    """Makes a case's change while `fit` runs, through whatever of the user's the case says."""
 
-    def __init__(self, case: Case) -> None:
-        self.case = case
+    def __init__(self, case: Case, model: Any, guide: Any) -> None:
+        self.case, self.model, self.guide = case, model, guide
         self.calls = 0
-        self.state: FitState | None = None
 
-    def start(self, state: FitState) -> None:
-        self.state = state
+    def __call__(self, moment: str) -> None:
+        if self.case.moment == moment:
+            self.case.change(self.model, self.guide, self.calls)
+            self.calls += 1
+
+
+class _Calling(Callback):
+    def __init__(self, changing: Changing) -> None:
+        self.changing = changing
 
     def step(self, state: FitState) -> None:
-        if self.case.moment == "step":
-            self.case.change(state.model, state.guide, state.step - 1)
+        self.changing("step")
 
     def epoch(self, state: FitState) -> None:
-        if self.case.moment == "epoch":
-            self.case.change(state.model, state.guide, self.case.at + state.epoch - 1)
+        for _ in range(3):  # so that the change comes after the first or the second epoch
+            self.changing("epoch")
 
-    def augment(self, x: Tensor) -> Tensor:
-        if self.case.moment == "augment" and self.state is not None:
-            self.case.change(self.state.model, self.state.guide, self.calls)
-        self.calls += 1
-        return x
+
+class _Optimizing(PyroOptim):
+    def __init__(self, changing: Changing) -> None:
+        super().__init__(torch.optim.Adam, {"lr": 0.01})
+        self.changing = changing
+
+    def __call__(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        super().__call__(params, *args, **kwargs)
+        self.changing("optimizer")
+
+
+class _Rows(Dataset[Any]):
+    def __init__(self, data: tuple[Tensor, Tensor], changing: Changing) -> None:
+        self.data, self.changing = data, changing
+
+    def __len__(self) -> int:
+        return len(self.data[0])
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        if row == 5:
+            self.changing("rows")
+        return self.data[0][row], self.data[1][row]
 
 
 def by_fit(case: Case, elbo: ELBO | None) -> Any:
@@ -128,12 +151,17 @@ def by_fit(case: Case, elbo: ELBO | None) -> Any:
     pyro.clear_param_store()
     pyro.set_rng_seed(case.seed)
     model, guide, data, _ = case.make()
-    changing = Changing(case)
+    changing = Changing(case, model, guide)
+    who: dict[str, dict[str, Any]] = {
+        "step": {"callbacks": [_Calling(changing)]},
+        "epoch": {"callbacks": [_Calling(changing)]},
+        "augment": {"augment": lambda x: (changing("augment"), x)[1]},
+    }
+    optim = _Optimizing(changing) if case.moment == "optimizer" else Adam({"lr": 0.01})
+    rows: Any = _Rows(data, changing) if case.moment == "rows" else data
+    options = {"epochs": 3, "batch_size": 8, "elbo": elbo, "seed": case.seed, **who.get(case.moment, {})}
     try:
-        result = fit(
-            model, guide, Adam({"lr": 0.01}), data, epochs=3, batch_size=8, elbo=elbo, seed=case.seed,
-            callbacks=[changing], augment=changing.augment if case.moment == "augment" else None,
-        )  # fmt: skip
+        result = fit(model, guide, optim, rows, **options)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return [(line["loss"], line["nll"], line["kl"]) for line in result.history]
