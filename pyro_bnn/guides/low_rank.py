@@ -40,7 +40,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pyro_bnn.guides.flat import FlatGuide
-from pyro_bnn.guides.mean_field import DEFAULT_RHO, inverse_softplus
+from pyro_bnn.guides.mean_field import DEFAULT_RHO, inverse_softplus, normal_quantiles, probabilities
 
 __all__ = [
     "AutoLowRankNormal",
@@ -289,3 +289,13 @@ class AutoLowRankNormal(FlatGuide):
         self.build(*args, **kwargs)
         with self._pyro_context:
             return self.values(self.loc.detach())
+
+    def quantiles(self, quantiles: Sequence[float] | Tensor, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """
+        Return quantiles of every site by name, (Q, *shape): of each entry in unconstrained space, mapped to the support.
+
+        :param quantiles: probabilities in [0, 1].
+        """
+        at = probabilities(quantiles)
+        self.build(*args, **kwargs)
+        return {name: normal_quantiles(self.site(name), at, place.transform) for name, place in self._places.items()}

@@ -38,7 +38,16 @@ from pyro_bnn.common.untouched import untouched
 from pyro_bnn.guides.init import INIT_LOCS, initial_loc, is_real
 from pyro_bnn.guides.program import latent_trace, name_parameters, new_name, rename
 
-__all__ = ["DEFAULT_RHO", "AutoMeanFieldNormal", "FlatSlice", "Groups", "SiteView", "inverse_softplus"]
+__all__ = [
+    "DEFAULT_RHO",
+    "AutoMeanFieldNormal",
+    "FlatSlice",
+    "Groups",
+    "SiteView",
+    "inverse_softplus",
+    "normal_quantiles",
+    "probabilities",
+]
 
 DEFAULT_RHO = -4.0
 """The default start of rho: sigma = softplus(-4) = 0.0181, small beside the usual priors but not degenerate."""
@@ -56,6 +65,20 @@ class SiteView(NamedTuple):
 
     loc: Tensor
     scale: Tensor
+
+
+def probabilities(quantiles: Sequence[float] | Tensor) -> Tensor:
+    """Return the probabilities (Q,) whose quantiles are asked for."""
+    at = torch.as_tensor(quantiles, dtype=torch.float64).reshape(-1)
+    if not bool(((at >= 0) & (at <= 1)).all()):
+        raise ValueError(f"quantiles={at.tolist()} are no probabilities: pass numbers in [0, 1], e.g. [0.05, 0.5, 0.95]")
+    return at
+
+
+def normal_quantiles(site: SiteView, at: Tensor, transform: Any) -> Tensor:
+    """Return the quantiles (Q, *shape) of a site whose entries are Normal in unconstrained space."""
+    u = dist.Normal(site.loc, site.scale).icdf(at.to(site.loc).reshape(-1, *(1 for _ in site.loc.shape)))
+    return cast(Tensor, u if transform is None else transform(u))
 
 
 class FlatSlice(NamedTuple):
@@ -405,6 +428,17 @@ class AutoMeanFieldNormal(AutoGuide):
             loc = self.site(name).loc
             result[name] = loc if place.transform is None else place.transform(loc)
         return result
+
+    def quantiles(self, quantiles: Sequence[float] | Tensor, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """
+        Return quantiles of every site by name, (Q, *shape): of each entry in unconstrained space, mapped to the support.
+
+        :param quantiles: probabilities in [0, 1].
+        """
+        at = probabilities(quantiles)
+        if self.prototype_trace is None:
+            self._setup_prototype(*args, **kwargs)
+        return {name: normal_quantiles(self.site(name), at, place.transform) for name, place in self._places.items()}
 
     # -- freezing ------------------------------------------------------------------------------------------------
 

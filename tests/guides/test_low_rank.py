@@ -256,3 +256,18 @@ def test_what_is_refused():
         AutoLowRankNormal.from_moments(model, torch.zeros(26), -torch.ones(26), torch.zeros(26, 2))
     with pytest.raises(ValueError, match="do not fit a model of 26 weights"):
         AutoLowRankNormal.from_moments(model, torch.zeros(5), torch.ones(5), torch.zeros(5, 2))
+
+
+def test_quantiles_are_those_of_the_marginals():
+    """With standard deviations sqrt(d + rowsum W^2), mapped to the support of a constrained site."""
+
+    def model():
+        pyro.sample("a", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        pyro.sample("b", dist.LogNormal(0.0, 1.0))
+
+    guide = AutoLowRankNormal(model, rank=2, init_scale=0.4)
+    found = guide.quantiles([0.25, 0.5])
+    sd = (guide.distribution().sd.square() + guide.distribution().factor.square().sum(-1)).sqrt().detach()
+    low = guide.loc.detach() - 0.6744897501960817 * sd
+    torch.testing.assert_close(found["a"], torch.stack([low[:2], guide.loc.detach()[:2]]))
+    torch.testing.assert_close(found["b"], torch.stack([low[2], guide.loc.detach()[2]]).exp())
