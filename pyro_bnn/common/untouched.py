@@ -19,7 +19,7 @@ def untouched(module: nn.Module, written: Mapping[str, Any]) -> bool:
     :param written: name -> function, taken from the class where it was defined.
     """
     own = vars(module)
-    if any(own.get(name, True) for name in _HOOKS) or any(vars(torch_module).get(name) for name in _GLOBAL_HOOKS):
+    if any(own.get(name, True) for name in _HOOKS) or any(vars(torch_module).get(n, True) for n in _GLOBAL_HOOKS):
         return False
     if not own.keys().isdisjoint(written):
         return False

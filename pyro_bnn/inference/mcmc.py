@@ -210,6 +210,7 @@ def run_chain(
     trajectory_length: float = 1.0,
     target_accept: float = 0.8,
     hook: Callable[[int], None] | None = None,
+    trace: bool | None = None,
 ) -> Chain:
     """
     Run one chain in float64 and return its draws.
@@ -222,6 +223,7 @@ def run_chain(
     :param eta: tempering, the likelihood to the power 1 / eta.
     :param temperature: of a cold posterior, everything to the power 1 / temperature.
     :param hook: called with the number of every transition.
+    :param trace: whether to record the program: see :class:`Potential`.
     """
     _check(warmup, draws, eta, temperature)
     if kernel not in ("nuts", "hmc"):
@@ -235,7 +237,7 @@ def run_chain(
         pyro.set_rng_seed(seed)
         # another copy: distributions keep the checks they were made with, and checks cannot be traced
         tempered = _ScaleObserved(1 / (eta * temperature), 1 / temperature)(_in_float64(model))
-        potential = Potential(tempered, (x, y))
+        potential = Potential(tempered, (x, y), trace=trace)
         common: dict[str, Any] = dict(potential_fn=potential, target_accept_prob=target_accept)
         made: Any = (
             NUTS(max_tree_depth=max_tree_depth, **common)

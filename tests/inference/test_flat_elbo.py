@@ -361,7 +361,7 @@ def test_gradients_add_up() -> None:
         torch.testing.assert_close(grad, (k + 1) * seen[0])
 
 
-# ------------------------------------------------------------------------------------------- what changes between two steps
+# ------------------------------------------------------------------------------- what changes between two steps
 
 
 def test_short_batch_is_a_second_graph() -> None:
@@ -923,3 +923,92 @@ def test_a_module_with_its_own_parameters() -> None:
 
     data = [(torch.randn(10, 3), torch.randn(10)) for _ in range(5)]
     assert graphs(assert_same(make, elbo=by_name(), data=data)) == 1
+
+
+# ----------------------------------------------------------------------------------------------- the plain step
+
+
+def plain(model: Any, guide: Any, *args: Any) -> bool:
+    return FlatMeanField_ELBO()._plain_terms(model, guide, args, {}) is not None
+
+
+def test_a_bnn_with_a_flat_guide_runs_plainly() -> None:
+    x, y = batches(1)[0]
+    assert plain(*bnn(Net()), x, y)
+    assert plain(*bnn(Net(), groups="site"), x, y)
+    with per_datum(N), scale_kl(0.5), poutine.trace(param_only=True):
+        assert plain(*bnn(Net()), x, y)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model, guide: setattr(model, "forward", lambda *_: None),
+        lambda model, guide: setattr(guide, "scale_of", torch.exp),
+        lambda model, guide: model.register_forward_pre_hook(lambda *_: None),
+        lambda model, guide: guide.register_forward_hook(lambda *_: None),
+    ],
+)
+def test_what_was_changed_runs_by_pyro(change: Callable[[Any, Any], None]) -> None:
+    model, guide = bnn(Net())
+    change(model, guide)
+    assert not plain(model, guide, *batches(1)[0])
+
+
+def test_a_method_replaced_on_the_class_runs_by_pyro(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, guide = bnn(Net())
+    original = BNN.sample_weights
+    monkeypatch.setattr(BNN, "sample_weights", lambda self: original(self))
+    assert not plain(model, guide, *batches(1)[0])
+
+
+def test_other_handlers_weights_of_rows_and_other_priors_run_by_pyro() -> None:
+    x, y = batches(1)[0]
+    model, guide = bnn(Net())
+    with poutine.scale(scale=0.5):
+        assert not plain(model, guide, x, y)
+    with poutine.trace():
+        assert not plain(model, guide, x, y)
+    assert not plain(model, guide, x, y, torch.ones(len(x)))
+    assert not plain(*bnn(Net(), priors.Laplace(0.5)), x, y)
+    assert not plain(*point(Net()), x, y)
+
+
+def test_another_prior_counts_from_the_next_step_on() -> None:
+    model, guide = bnn(dense())
+    elbo = FlatMeanField_ELBO()
+    x, y = batches(1)[0]
+    for prior in (priors.Normal(0.0, 2.0), priors.Kaiming(), priors.Normal(0.3, 0.1)):
+        model.prior = prior
+        pyro.set_rng_seed(0)
+        ours = elbo.loss_and_grads(model, guide, x, y)
+        pyro.set_rng_seed(0)
+        assert ours == pytest.approx(TraceMeanField_ELBO().loss(model, guide, x, y), rel=1e-9)
+
+
+def test_what_is_not_reparameterised_is_refused() -> None:
+    def model(x: Tensor, y: Tensor | None = None) -> None:
+        z = pyro.sample("z", dist.Bernoulli(0.5))
+        pyro.sample("obs", dist.Normal(z, 1.0).expand([len(x)]).to_event(1), obs=y)
+
+    def guide(x: Tensor, y: Tensor | None = None) -> None:
+        pyro.sample("z", dist.Bernoulli(pyro.param("p", torch.tensor(0.3), constraint=constraints.unit_interval)))
+
+    for validate in (True, False):
+        with (
+            pyro.validation_enabled(validate),
+            pytest.raises(NotImplementedError, match=r"'z'.*TraceScoreFunction_ELBO"),
+        ):
+            FlatMeanField_ELBO().loss_and_grads(model, guide, torch.zeros(3), torch.zeros(3))
+
+
+def test_labels_are_checked_at_every_step_that_pyro_checks() -> None:
+    """Stock SVI validates as long as Pyro's switch is on; a wrong label of a later batch is no number either."""
+    model = BNN(nn.Linear(3, 1), priors.Normal(), likelihoods.Bernoulli(), N)
+    guide = AutoMeanFieldNormal(model)
+    elbo = FlatMeanField_ELBO()
+    x, y = torch.randn(5, 3), torch.ones(5)
+    with pyro.validation_enabled(True):
+        elbo.loss_and_grads(model, guide, x, y)
+        with pytest.raises(ValueError, match="support"):
+            elbo.loss_and_grads(model, guide, x, 2 * y)

@@ -16,6 +16,7 @@ NAMES: dict[str, str] = {
     "_get_current_function_mode_stack": "torch.overrides",
     "_AutoDispatchBelowAutograd": "torch._C",  # runs a recording without autograd's bookkeeping
     "_functorch.peek_interpreter_stack": "torch._C",  # whether torch.func transforms the step
+    "DeviceContext": "torch.utils._device",  # the one function mode that does no harm
     "tree_flatten": "torch.utils._pytree",
     "tree_leaves": "torch.utils._pytree",
     "tree_map_only": "torch.utils._pytree",

@@ -11,6 +11,7 @@ keeps what was in the memory that a function writes to.
 """
 
 import operator
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, final
@@ -134,31 +135,35 @@ class _NoPeeking(TorchFunctionMode):
     _WAYS = frozenset([Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__])
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in self._WAYS and not _unrecorded:
+        if func in self._WAYS and not _here.unrecorded:
             raise NotRecordable(f"values are taken out of a tensor with {func.__name__}")
         return func(*args, **(kwargs or {}))
 
 
-_unrecorded = 0
+class _Here(threading.local):
+    """What this thread records."""
+
+    def __init__(self) -> None:
+        self.unrecorded = 0
+        self.at_work: list[Recorder] = []
+
+
+_here = _Here()
 
 
 @contextmanager
 def unrecorded() -> Iterator[None]:
     """Run operations that a recorder does not note; what they make are constants to it, and values may be looked at."""
-    global _unrecorded
-    _unrecorded += 1
+    _here.unrecorded += 1
     try:
         yield
     finally:
-        _unrecorded -= 1
-
-
-_at_work: list["Recorder"] = []
+        _here.unrecorded -= 1
 
 
 def computed(tensor: Tensor) -> bool:
     """Return whether a tensor is an input of a recording being made, or comes of its operations."""
-    return any(recorder.computed(tensor) for recorder in _at_work)
+    return any(recorder.computed(tensor) for recorder in _here.at_work)
 
 
 @final
@@ -186,11 +191,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         except BaseException:
             self._no_peeking.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             raise
-        _at_work.append(self)
+        _here.at_work.append(self)
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        _at_work.remove(self)
+        _here.at_work.remove(self)
         try:
             super().__exit__(*exc)
         finally:
@@ -214,7 +219,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation and note it."""
         kwargs = kwargs or {}
-        if _unrecorded:
+        if _here.unrecorded:
             return func(*args, **kwargs)
         if func is aten.lift_fresh.default:  # a tensor made from Python numbers: a copy, which may be written to
             func = aten.lift_fresh_copy.default

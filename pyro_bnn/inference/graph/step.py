@@ -41,7 +41,6 @@ from pyro.poutine.runtime import effectful
 from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor, nn
 from torch.distributions import transform_to
-from torch.utils._device import DeviceContext
 
 from pyro_bnn.inference.graph.lowering import Lowered, lower
 from pyro_bnn.inference.graph.origin import is_library, watching
@@ -73,6 +72,7 @@ _function_modes, _dispatch_modes = (
     private("_get_current_dispatch_mode_stack"),
 )
 _transforms = private("_functorch.peek_interpreter_stack")
+DeviceContext = private("DeviceContext")
 _below_autograd = private("_AutoDispatchBelowAutograd")
 
 
