@@ -135,6 +135,8 @@ def _table(
     targets = [target] if isinstance(target, str) else list(target)
     if not targets:
         raise ValueError(f"target is empty; name a column of {name}: {', '.join(columns)}")
+    if weights in targets or len(set(targets)) < len(targets):
+        raise ValueError(f"{name}: {weights or targets[0]!r} cannot be two of targets and weights: name other columns")
     apart = [*targets, *([] if weights is None else [weights])]
     for column in [*apart, *(features or [])]:
         if column not in columns:

@@ -215,6 +215,10 @@ def _check_third_part(x: Inputs, y: Tensor, weights: Tensor) -> None:
             f"the second part of the data has shape {tuple(y.shape)}, so that the third may be sample weights or, for "
             f"two inputs, the targets: {remedy}"
         )
+    try:
+        check_weights(weights, number_of_rows(x))
+    except ValueError as error:
+        raise ValueError(f"{error} (if the third part are the targets: {remedy})") from error
 
 
 def _weights(weights: Tensor, dtype: torch.dtype | None) -> Tensor:

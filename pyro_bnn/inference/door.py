@@ -19,7 +19,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn, Protocol, TypeAlias, cast, final, runtime_checkable
 
@@ -384,10 +384,10 @@ def _inspect(model: Any, guide: Any, first: Split, counts: tuple[int, ...], spli
         except _Refused as error:
             for name in set(store.keys()) - before:  # made by a program that was left half-way
                 del store[name]
-            refused, refused_rows = error, rows
+            refused = error
             continue
         return _Found(parameters, n, offer, tuple(site["name"] for site in sites), law, dtype)
-    _complain(refused.__cause__, refused_rows)
+    _complain(refused.__cause__, first)
 
 
 class _Refused(Exception):
@@ -507,11 +507,11 @@ def _check_labels(law: Any, name: str, y: Tensor) -> None:
 def _check_log_prob(site: Any) -> None:
     """Refuse values of an observed site that its distribution cannot take, by dtype, support or shape."""
     fn, value = site["fn"], site["value"]
+    inside = True
+    with suppress(*_REFUSALS):  # a support that is none, or that cannot be looked at
+        inside = bool(fn.support.check(value).all())
     try:
-        inside = bool(fn.support.check(value).all()) if isinstance(value, Tensor) else True
         site["log_prob"] = fn.log_prob(value, *site["args"], **site["kwargs"])
-    except NotImplementedError:
-        return  # a distribution without a support or a density of its own
     except _REFUSALS as error:
         if isinstance(error, ValueError) and not inside:
             raise ValueError(
