@@ -1,15 +1,14 @@
 """What every guide here needs to know of a program: its latent sites, and names that copies do not share."""
 
 import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pyro.poutine as poutine
-import torch
 from pyro.nn import PyroModule
 from pyro.poutine.util import site_is_subsample
-from torch import nn
+
+from pyro_bnn.common.modules import untouched
+from pyro_bnn.common.turns import in_turn
 
 __all__ = ["check_global", "latent_trace", "name_parameters", "new_name", "rename"]
 
@@ -20,23 +19,11 @@ def _hidden(site: Any) -> bool:
     return bool(site["type"] != "sample" or site["is_observed"] or site["name"] == "obs" or site_is_subsample(site))
 
 
-@contextmanager
-def _untouched(model: Any) -> Iterator[None]:
-    """Leave the model's buffers and the random state as they were."""
-    buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
-    kept = [b.clone() for b in buffers]
-    try:
-        with torch.random.fork_rng():
-            yield
-    finally:
-        for buffer, value in zip(buffers, kept, strict=True):
-            buffer.copy_(value)
-
-
+@in_turn
 def latent_trace(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return a trace of the program's latent sites; a BNN needs no arguments for it."""
     program = getattr(model, "sample_weights", None)
-    with _untouched(model):
+    with untouched(model):
         if program is None:
             trace = poutine.block(poutine.trace(poutine.block(model, _hidden)).get_trace)(*args, **kwargs)
         else:

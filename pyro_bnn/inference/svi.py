@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast, final, runtime_checkable
 
 import pyro
@@ -29,8 +29,13 @@ from pyro.optim.optim import _get_state_dict, _load_state_dict
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
+from pyro_bnn.common.modules import untouched
+from pyro_bnn.common.turns import Job, alone
 from pyro_bnn.data.split import Split, as_split, batches
-from pyro_bnn.inference.checkpoint import parameters_of, restore_parameters
+from pyro_bnn.data.standardise import plain, standardiser_of
+from pyro_bnn.inference.checkpoint import loose_tensors, parameters_of, restore_parameters
+from pyro_bnn.inference.elbo import TraceColdPosterior_ELBO
+from pyro_bnn.inference.fitted import Fitted, leave_fitted
 from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
 from pyro_bnn.inference.kl import KLWeight, kl_divergence, per_datum, scale_kl, uniform
 from pyro_bnn.inference.predictive import ClassDraw, observation_log_prob, predictive_draws
@@ -100,6 +105,7 @@ class FitState:
     store_names: tuple[str, ...] = ()
     order: torch.Generator | None = None
     callbacks: tuple[Callback, ...] = ()
+    job: Job = field(default_factory=Job)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumption needs, as plain data."""
@@ -113,7 +119,7 @@ class FitState:
                 "best": self.best,
                 "seconds": self.seconds,
             },
-            "rng": torch.get_rng_state(),
+            "rng": self.job.run(torch.get_rng_state),
             "order": None if self.order is None else self.order.get_state(),
             "callbacks": {key: kept for key, callback in self._keyed() if (kept := callback.state_dict())},
         }
@@ -124,7 +130,7 @@ class FitState:
         _restore_optim(self.optim, _absolute(state["optim"], self.model, self.guide), self.parameters)
         for name, value in state["progress"].items():
             setattr(self, name, copy.copy(value))
-        torch.set_rng_state(state["rng"])
+        self.job.run(torch.set_rng_state, state["rng"])
         if self.order is not None and state["order"] is not None:
             self.order.set_state(state["order"])
         for key, callback in self._keyed():
@@ -140,12 +146,13 @@ class FitState:
 @final
 @dataclass(frozen=True)
 class FitResult:
-    """What a fit leaves: a line per epoch, the best one on validation, and why it ended."""
+    """What a fit leaves: a line per epoch, the best one on validation, why it ended, and what it fitted with."""
 
     history: list[dict[str, Any]]
     best_epoch: int | None
     reason: str
     seconds: float
+    fitted: Fitted | None = None
 
 
 def _prefixes(model: Any, guide: Any) -> dict[str, str]:
@@ -284,17 +291,12 @@ def _check_labels(fn: Any, observed: Tensor, splits: Mapping[str, Split]) -> Non
 def _inspect(model: Any, guide: Any, batch: Sequence[Tensor], splits: Mapping[str, Split]) -> dict[str, Tensor]:
     """Run the program once without a trace left behind: build the guide, check the data, return named parameters."""
     n = len(splits["y"])
-    buffers = [b for m in (model, guide) if isinstance(m, nn.Module) for b in m.buffers()]
-    kept = [b.clone() for b in buffers]
     try:
-        with torch.random.fork_rng(), torch.no_grad(), poutine.block(), poutine.trace(param_only=True) as capture:
+        with untouched(model, guide), torch.no_grad(), poutine.block(), poutine.trace(param_only=True) as capture:
             weights = poutine.trace(guide).get_trace(*batch)
             trace = poutine.trace(poutine.replay(model, trace=weights)).get_trace(*batch)
     except ValueError as error:  # Pyro appends a table of shapes
         raise ValueError(str(error).partition("Trace Shapes:")[0].strip()) from error
-    finally:
-        for buffer, value in zip(buffers, kept, strict=True):
-            buffer.copy_(value)
     observed = [site for site in trace.nodes.values() if site["type"] == "sample" and site["is_observed"]]
     if not observed:
         raise ValueError("the model observes nothing when called with the batch: give pyro.sample('obs', ..., obs=y)")
@@ -318,11 +320,23 @@ def _inspect(model: Any, guide: Any, batch: Sequence[Tensor], splits: Mapping[st
     return {name: _leaf(site["value"]) for name, site in sites}
 
 
+@final
+class _Checks:
+    """Pyro's and torch's argument checks, and how many fits are under way: they are put back by the last of them."""
+
+    fits = 0
+    torch_on = True
+    pyro_on = True
+
+
 @contextmanager
 def _validate_first_only() -> Iterator[Callable[[], None]]:
     """Leave Pyro's and torch's argument checks on until the callable is called; restore them at the end."""
-    torch_on = torch.distributions.Distribution._validate_args
-    pyro_on = pyro.infer.util.is_validation_enabled()
+    with alone():
+        if _Checks.fits == 0:
+            _Checks.torch_on = torch.distributions.Distribution._validate_args
+            _Checks.pyro_on = pyro.infer.util.is_validation_enabled()
+        _Checks.fits += 1
 
     def off() -> None:
         pyro.enable_validation(False)
@@ -330,8 +344,11 @@ def _validate_first_only() -> Iterator[Callable[[], None]]:
     try:
         yield off
     finally:
-        pyro.enable_validation(pyro_on)
-        torch.distributions.Distribution.set_default_validate_args(torch_on)
+        with alone():
+            _Checks.fits -= 1
+            if _Checks.fits == 0:
+                pyro.enable_validation(_Checks.pyro_on)
+                torch.distributions.Distribution.set_default_validate_args(_Checks.torch_on)
 
 
 @torch.no_grad()
@@ -341,13 +358,11 @@ def validate(
     """Return `val_nll`, -mean_i log mean_s p(y_i | x_i, w_s), and for classes `val_accuracy`, with S fixed draws."""
     total: Tensor | None = None
     probs: Tensor | None = None
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        for draw in predictive_draws(model, guide, split.x, num_samples):
-            log_prob = observation_log_prob(draw, split.y)  # (N,)
-            total = log_prob if total is None else torch.logaddexp(total, log_prob)
-            if isinstance(draw, ClassDraw):
-                probs = draw.log_probs.exp() if probs is None else probs + draw.log_probs.exp()
+    for draw in predictive_draws(model, guide, plain(split.x), num_samples, seed=seed):
+        log_prob = observation_log_prob(draw, plain(split.y))  # (N,)
+        total = log_prob if total is None else torch.logaddexp(total, log_prob)
+        if isinstance(draw, ClassDraw):
+            probs = draw.log_probs.exp() if probs is None else probs + draw.log_probs.exp()
     assert total is not None
     nll = torch.log(torch.tensor(float(num_samples))) - total  # (N,)
     result = {"val_nll": float(nll.mean())}
@@ -397,6 +412,8 @@ def fit(
     """
     train = as_split(data)
     validation = None if val is None else as_split(val)
+    scales = standardiser_of(train.x), standardiser_of(train.y)
+    train, validation = _plain(train), None if validation is None else _plain(validation)
     elbo = FlatMeanField_ELBO() if elbo is None else elbo
     kl = uniform() if kl is None else kl
     _check(epochs, batch_size, len(train), optim, elbo)
@@ -410,8 +427,9 @@ def fit(
         for program in (model, guide):
             if isinstance(program, nn.Module):
                 program.to(device)
+    job = Job()
     if seed is not None:
-        pyro.set_rng_seed(seed)
+        job.run(pyro.set_rng_seed, seed)
     for program in (model, guide):
         if isinstance(program, nn.Module):
             program.train()
@@ -423,10 +441,10 @@ def fit(
 
     first = rows(torch.arange(min(batch_size, n)))
     splits = {"y": train} if validation is None else {"y": train, "val y": validation}
-    parameters = _inspect(model, guide, first, splits)
+    parameters = job.run(_inspect, model, guide, first, splits)
     if n % batch_size == 1:  # batch normalisation takes no statistics from a single row
         try:
-            _inspect(model, guide, rows(torch.arange(1)), splits)
+            job.run(_inspect, model, guide, rows(torch.arange(1)), splits)
         except ValueError as error:
             raise ValueError(
                 f"{n} rows in batches of {batch_size} leave a last batch of 1 row, which the program refuses "
@@ -437,22 +455,36 @@ def fit(
         optim.name_parameters(_relative(parameters, model, guide))
         optim.prepare(epochs, num_batches)
     order = torch.Generator()
-    order.manual_seed(int(torch.randint(2**62, ())) if seed is None else seed)
-    state = FitState(model, guide, optim, epochs, batch_size, n, order=order, callbacks=tuple(callbacks))
+    order.manual_seed(int(job.run(torch.randint, 2**62, ())) if seed is None else seed)
+    state = FitState(model, guide, optim, epochs, batch_size, n, order=order, callbacks=tuple(callbacks), job=job)
     state.parameters = parameters
     state.store_names = tuple(name for name in parameters if not _owned(name, model, guide))
     if resume is not None:
         state.load_state_dict(resume)
         state.stop = _stale(state, patience, monitor)
+    names = getattr(data, "classes", None)  # as data sets of torchvision have them
+    fitted = Fitted(
+        n,
+        tuple(train.x.shape[1:]),
+        temperature=elbo.temperature if isinstance(elbo, TraceColdPosterior_ELBO) else 1.0,
+        standardiser=scales[0],
+        y_standardiser=scales[1],
+        class_names=None if names is None else tuple(str(name) for name in names),
+        tensors=loose_tensors(parameters),
+    )
     step = Step(model, guide, optim, elbo, n)
+
+    def take_step(kl_weight: float, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        return job.run(step, kl_weight, batch)
+
     try:
         with _validate_first_only() as stop_validating:
             for callback in state.callbacks:
                 callback.start(state)
             while state.epoch < epochs and state.stop is None:
                 started = time.perf_counter()
-                line = _epoch(state, step, kl, rows, augment, stop_validating)
-                line["kl"] = float(kl_divergence(model, guide, *first)) / n
+                line = _epoch(state, take_step, kl, rows, _in_turns(augment, job), stop_validating)
+                line["kl"] = float(job.run(kl_divergence, model, guide, *first)) / n
                 if not math.isfinite(line["kl"]):
                     raise _diverged(f"KL(q || p) / N is {line['kl']} after step {state.step}", state)
                 line["elbo"] = -(line["nll"] + line["kl"])
@@ -474,10 +506,25 @@ def fit(
     except KeyboardInterrupt:
         state.stop = "interrupted"
     finally:
+        fitted = replace(fitted, eta=kl.eta(epoch=max(state.epoch - 1, 0), num_data=n))
+        leave_fitted(guide, fitted)
+        job.done()
         for callback in state.callbacks:
             callback.end(state)
     best = None if state.best is None else int(state.best["epoch"])
-    return FitResult(state.history, best, state.stop or "all epochs done", state.seconds)
+    return FitResult(state.history, best, state.stop or "all epochs done", state.seconds, fitted)
+
+
+def _plain(split: Split) -> Split:
+    """Return the rows as plain tensors: what they say of their scale has been read."""
+    return replace(split, x=plain(split.x), y=plain(split.y))
+
+
+def _in_turns(augment: Augment | None, job: Job) -> Augment | None:
+    if augment is None:
+        return None
+    change = augment
+    return lambda x: job.run(change, x)
 
 
 def _stale(state: FitState, patience: int | None, monitor: str) -> str | None:
@@ -498,7 +545,7 @@ def _owned(name: str, model: Any, guide: Any) -> bool:
 
 def _epoch(
     state: FitState,
-    step: Step,
+    step: Callable[[float, Sequence[Tensor]], tuple[Tensor, Tensor]],
     kl: KLWeight,
     rows: Callable[[Tensor], tuple[Tensor, ...]],
     augment: Augment | None,
