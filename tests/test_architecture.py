@@ -23,24 +23,28 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "version": (set(), set()),
     "machine": (set(), set()),
     "memory": (set(), set()),
-    "common": (set(), {"torch"}),
     "recipe": (set(), {"pydantic", "tomli", "tomli_w"}),
     "data": (set(), {"torch", "numpy", "torchvision"}),
     "optim.torch_optim": (set(), {"torch"}),
     "optim.schedules": (set(), {"torch", "numpy", "matplotlib"}),
     "optim": ({"optim.torch_optim", "optim.schedules"}, {"torch", "pyro"}),
     "analysis.metrics": (set(), {"torch", "numpy", "torchmetrics"}),
+    "common": (set(), {"torch", "pyro"}),
     "models": ({"common"}, {"torch", "torchvision", "pyro"}),
     "guides": ({"common"}, {"torch", "pyro"}),
     "penalties": ({"models"}, {"torch", "pyro", "matplotlib"}),
     "pruning": ({"models"}, {"torch", "pyro"}),
-    "inference": ({"data"}, {"torch", "pyro", "numpy", "arviz", "matplotlib"}),
+    "inference": ({"common", "data"}, {"torch", "pyro", "numpy", "arviz", "matplotlib"}),
     "card_text": (set(), set()),
     "card_curve": ({"analysis"}, set()),
     "card_tuning": ({"recipe"}, {"tomli_w"}),
     "compact": (set(), {"torch", "numpy"}),
-    "posterior": ({"inference", "analysis", "analysis.metrics", "data", "compact", "version"}, None),
-    "analysis": ({"inference", "analysis.metrics", "posterior", "data", "version"}, None),
+    # training: on loading only, for it knows what the names in a saved description stand for
+    "posterior": (
+        {"common", "inference", "analysis", "analysis.metrics", "data", "compact", "training", "version"},
+        None,
+    ),
+    "analysis": ({"common", "inference", "analysis.metrics", "posterior", "data", "version"}, None),
 }
 # where all rooms meet: they import everything, and only they and the lazy names of the package import them
 TOP = {"__init__", "__main__", "cards", "cli", "training", "posteriors", "runs", "lr_range", "progress", "studies"}

@@ -20,9 +20,11 @@ from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroParam
 from torch import Tensor, nn
 
+from pyro_bnn.common.turns import in_turn
 from pyro_bnn.guides.init import DEFAULT_LOC, is_real, start_of
 from pyro_bnn.guides.mean_field import SiteView
 from pyro_bnn.guides.program import bijection, latent_trace, name_parameters, new_name, rename
+from pyro_bnn.guides.quantiles import as_quantiles, normal_quantiles
 
 __all__ = ["FlatGuide", "Place", "load_model_state", "model_state", "state_names"]
 
@@ -227,6 +229,7 @@ class FlatGuide(AutoGuide):
     def marginals(self) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation of every entry of the flat vector, (P,) each."""
 
+    @in_turn
     @torch.no_grad()
     def site(self, name: str) -> SiteView:
         """Return mean and standard deviation of the site called `name`, detached, in unconstrained space."""
@@ -235,6 +238,17 @@ class FlatGuide(AutoGuide):
         with self._pyro_context, poutine.block():
             mean, sd = self.marginals()
         return SiteView(mean[cut].reshape(shape).clone(), sd[cut].reshape(shape).clone())
+
+    @in_turn
+    @torch.no_grad()
+    def quantiles(self, quantiles: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Return quantiles (Q, *shape) of every site, of normal entries with the mean and deviation of `marginals`."""
+        self.build(*args, **kwargs)
+        result = {}
+        for name, place in self._places.items():
+            loc, scale = self.site(name)
+            result[name] = normal_quantiles(name, loc, scale, place.transform, as_quantiles(quantiles, loc))
+        return result
 
     def slice_of(self, name: str) -> slice:
         """Return the slice of the flat vector that is the site called `name`."""

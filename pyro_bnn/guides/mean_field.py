@@ -34,9 +34,11 @@ from torch.distributions import Distribution
 from torch.distributions.utils import lazy_property
 from torch.nn import functional as F
 
+from pyro_bnn.common.turns import in_turn
 from pyro_bnn.common.untouched import untouched
 from pyro_bnn.guides.init import DEFAULT_LOC, DEFAULT_RHO, default_scale, is_real, start_of
 from pyro_bnn.guides.program import bijection, latent_trace, name_parameters, new_name, rename
+from pyro_bnn.guides.quantiles import as_quantiles, normal_quantiles
 
 __all__ = ["DEFAULT_RHO", "AutoMeanFieldNormal", "FlatSlice", "Groups", "SiteView", "inverse_softplus"]
 
@@ -356,6 +358,7 @@ class AutoMeanFieldNormal(AutoGuide):
         if self.prototype_trace is None:
             raise RuntimeError("the guide has not seen the model yet: call it once with the model's arguments")
 
+    @in_turn
     @torch.no_grad()
     def site(self, name: str) -> SiteView:
         """Return mean and standard deviation of the site called `name`, detached, in unconstrained space."""
@@ -369,6 +372,7 @@ class AutoMeanFieldNormal(AutoGuide):
         cut = slice(place.start, place.stop)
         return SiteView(loc[cut].view(place.shape).clone(), scale[cut].view(place.shape).clone())
 
+    @in_turn
     @torch.no_grad()
     def assign(self, name: str, loc: Tensor, scale: Tensor) -> None:
         """Set mean and standard deviation of the site called `name`, in unconstrained space."""
@@ -396,6 +400,7 @@ class AutoMeanFieldNormal(AutoGuide):
         self._built()
         return list(self._places)
 
+    @in_turn
     @torch.no_grad()
     def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Return the median of every site: its mean, mapped to the site's support."""
@@ -405,6 +410,18 @@ class AutoMeanFieldNormal(AutoGuide):
         for name, place in self._places.items():
             loc = self.site(name).loc
             result[name] = loc if place.transform is None else place.transform(loc)
+        return result
+
+    @in_turn
+    @torch.no_grad()
+    def quantiles(self, quantiles: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Return quantiles (Q, *shape) of every site, exactly; for the levels Q, such as [0.05, 0.5, 0.95]."""
+        if self.prototype_trace is None:
+            self._setup_prototype(*args, **kwargs)
+        result = {}
+        for name, place in self._places.items():
+            loc, scale = self.site(name)
+            result[name] = normal_quantiles(name, loc, scale, place.transform, as_quantiles(quantiles, loc))
         return result
 
     # -- freezing ------------------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
 """What every guide here needs to know of a program: its latent sites, and names that copies do not share."""
 
 import itertools
-from collections.abc import Container, Iterator
-from contextlib import contextmanager
+from collections.abc import Container
 from typing import Any, final
 
 import pyro.poutine as poutine
@@ -10,9 +9,10 @@ import torch
 from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
-from torch import nn
 from torch.distributions import biject_to
 
+from pyro_bnn.common.modules import untouched
+from pyro_bnn.common.turns import in_turn
 from pyro_bnn.guides.init import initial_loc
 
 __all__ = ["bijection", "check_global", "latent_trace", "name_parameters", "new_name", "rename"]
@@ -22,19 +22,6 @@ _SERIAL = itertools.count(1)
 
 def _hidden(site: Any) -> bool:
     return bool(site["type"] != "sample" or site["is_observed"] or site["name"] == "obs" or site_is_subsample(site))
-
-
-@contextmanager
-def _untouched(model: Any) -> Iterator[None]:
-    """Leave the model's buffers and the random state as they were."""
-    buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
-    kept = [b.clone() for b in buffers]
-    try:
-        with torch.random.fork_rng():
-            yield
-    finally:
-        for buffer, value in zip(buffers, kept, strict=True):
-            buffer.copy_(value)
 
 
 @final
@@ -54,6 +41,7 @@ class _AtTheirStarts(Messenger):
             msg["value"] = initial_loc(self.init_loc, msg["fn"], msg["infer"].get("init", {})).to(drawn)
 
 
+@in_turn
 def latent_trace(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init_loc: str) -> Any:
     """
     Return a trace of the program's latent sites, each at the value it starts at; a BNN needs no arguments for it.
@@ -70,7 +58,7 @@ def latent_trace(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init
             full_plates.add(site["name"])  # made without subsample=: all of its rows, at every call
         return _hidden(site)
 
-    with _untouched(model):
+    with untouched(model):
         if program is None:
             if seed is not None:
                 torch.manual_seed(seed)

@@ -35,7 +35,7 @@ from torch.distributions import constraints
 
 from pyro_bnn.data.arrays import members
 from pyro_bnn.data.split import Split, as_split
-from pyro_bnn.data.standardise import Standardiser
+from pyro_bnn.data.standardise import Standardiser, plain, standardiser_of
 from pyro_bnn.data.streams import Loaded, Rows, Stream, as_batch, is_stream
 from pyro_bnn.inference.missing import MaskMissing, any_missing, check_known_as_a_whole
 from pyro_bnn.inference.sites import leaf_of
@@ -109,10 +109,14 @@ def _admit_rows(
     if weights is None and train.weights is not None and not isinstance(data, Split):
         _check_takes_weights(model)
     check_batch_size(batch_size, len(train))
-    standardiser = y_standardiser = None
+    standardiser, y_standardiser = _scales_of(train)
+    for name, scale in (("x", standardiser), ("y", y_standardiser)):
+        if scale is not None and standardise in (True, name):
+            raise ValueError(f"standardise={standardise!r}: {name} says that it is standardised already; leave it out")
+    train, validation = _unmarked(train), None if validation is None else _unmarked(validation)
     if standardise is not False:  # in float64, and rounded afterwards
-        train_64 = as_split(data, dtype=torch.float64, missing=True)
-        val_64 = None if val is None else as_split(val, dtype=torch.float64, missing=True)
+        train_64 = _unmarked(as_split(data, dtype=torch.float64, missing=True))
+        val_64 = None if val is None else _unmarked(as_split(val, dtype=torch.float64, missing=True))
     if standardise in (True, "x"):
         standardiser = _fit_inputs(train_64, dtype)
         train = _with_x(train, train_64, standardiser, dtype)
@@ -143,19 +147,33 @@ def _admit_stream(
     stream = Loaded(data, batch_size, num_data, dtype, device)
     check_batch_size(batch_size, stream.counts[0])
     validation = None if val is None else as_split(val, dtype=dtype, missing=True, name="val")
+    validation = None if validation is None else _unmarked(validation)
     if validation is not None and device is not None:
         validation = validation.to(device)
     first = stream.first()
+    scales = _scales_of(first)
+    first = _unmarked(first)
     if first.weights is not None:
         _check_takes_weights(model)
     splits = {"y": first} if validation is None else {"y": first, "val y": validation}
     found = _inspect(model, guide, first, stream.counts, splits)
-    stream.prepare = found.ready
+    stream.prepare = lambda rows: found.ready(_unmarked(rows))
     _check_single_row(model, guide, stream, found)
     first = found.ready(first)
     if found.real:
         _warn_of_raw_targets(model, first.y)
-    return _admitted(stream, first, None if validation is None else found.ready(validation), found)
+    return _admitted(stream, first, None if validation is None else found.ready(validation), found, *scales)
+
+
+def _scales_of(rows: Split) -> tuple[Standardiser | None, Standardiser | None]:
+    """Return what inputs and targets say they are on the scale of."""
+    return standardiser_of(rows.x), standardiser_of(rows.y)
+
+
+def _unmarked(rows: Split) -> Split:
+    """Return the rows as plain tensors: what they say of their scale has been read."""
+    x = tuple(map(plain, rows.x)) if isinstance(rows.x, tuple) else plain(rows.x)
+    return replace(rows, x=x, y=plain(rows.y))
 
 
 def _admitted(

@@ -81,7 +81,7 @@ class Hamiltonian(Trainer, ABC):
         started = time.perf_counter()
         chain = run_chain(
             work.parts.model,
-            work.parts.data.train,
+            work.rows.to("cpu"),
             kernel=kernel,
             warmup=self.warmup,
             draws=self.draws,

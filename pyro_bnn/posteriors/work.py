@@ -9,7 +9,7 @@ fit, a member, a chain) keeps its own checkpoint, and one that is finished is no
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -18,6 +18,7 @@ from pyro.infer import ELBO
 from pyro.optim import PyroOptim
 
 from pyro_bnn.data.split import Split
+from pyro_bnn.data.standardise import plain
 from pyro_bnn.guides import AutoDropout, AutoLowRankNormal, AutoPoint
 from pyro_bnn.inference.checkpoint import (
     atomic_write,
@@ -170,7 +171,8 @@ class Work:
     @property
     def rows(self) -> Split:
         """The training rows, on the recipe's device."""
-        return self.parts.data.train.to(self.recipe.device)
+        rows = self.parts.data.train.to(self.recipe.device)
+        return replace(rows, x=plain(rows.x), y=plain(rows.y))
 
     @property
     def steps_per_epoch(self) -> int:

@@ -65,7 +65,9 @@ def run(source: Path, substitution: str, files: list[str], kept: Path) -> Outcom
             [sys.executable, "-c", start, *options, *places], cwd=empty, env=environment, capture_output=True, text=True
         )
     if not report.exists():
-        raise SystemExit(f"{substitution or 'Pyro'}: pytest ended with {done.returncode}\n{done.stdout[-3000:]}{done.stderr}")
+        raise SystemExit(
+            f"{substitution or 'Pyro'}: pytest ended with {done.returncode}\n{done.stdout[-3000:]}{done.stderr}"
+        )
     return json.loads(report.read_text())  # type: ignore[no-any-return]
 
 
@@ -122,7 +124,9 @@ def main() -> int:
         failures: list[str] = []
         reasons: Counter[str] = Counter()
         print(f"{'':62s} {'ours':>31s}    {'Pyro: the same tests':>22s}")
-        print(f"{'':62s} {'passed':>7s} {'failed':>7s} {'skipped':>8s} {'unexp.':>7s} {'passed':>8s} {'failed':>7s} {'skipped':>8s}")
+        print(
+            f"{'':62s} {'passed':>7s} {'failed':>7s} {'skipped':>8s} {'unexp.':>7s} {'passed':>8s} {'failed':>7s} {'skipped':>8s}"
+        )
         for name in chosen:
             rows, wrong, explained = judge(name, run(source, name, options.files, kept), baseline, options.files)
             failures += wrong

@@ -25,10 +25,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 # Pyro as it is installed, before the checkout with the tests comes to the front of the path
-import pyro.contrib.gp
-import pyro.infer.autoguide
-import pyro.infer.reparam
-import pyro.optim
 from substitutes import MADE, SUBSTITUTIONS
 
 CHOSEN = os.environ["UPSTREAM_SUBSTITUTION"]
