@@ -33,7 +33,7 @@ from pyro_bnn.analysis.metrics import (
 from pyro_bnn.common.modules import evaluation_mode
 from pyro_bnn.common.turns import alone
 from pyro_bnn.compact import decode, encode
-from pyro_bnn.data.arrays import Inputs, as_inputs, first_rows
+from pyro_bnn.data.arrays import Inputs, first_rows
 from pyro_bnn.data.checks import suggest
 from pyro_bnn.data.standardise import Computed, Standardised, Standardiser, plain, same_scale
 from pyro_bnn.inference.checkpoint import (
@@ -392,10 +392,10 @@ class Posterior:
         return plain(scale.apply(x))
 
     def _inputs(self, x: Any, standardised: bool | None = None) -> Inputs:
-        """Return inputs as plain tensors on the model's scale, checked, where the guide is; a tuple of several as it is."""
-        x = as_inputs(x)
+        """Return inputs as plain tensors on the model's scale, checked, where the guide is; several as a tuple."""
         if isinstance(x, tuple):
-            return tuple(self._at_guide(plain(member)) for member in x)
+            return tuple(self._at_guide(plain(_tensor(member, "x"))) for member in x)
+        x = _tensor(x, "x")
         shape: Any = self.info.get("input_shape")
         fixed = shape is not None and (self.info.get("recipe") is not None or x.ndim - 1 != len(shape))
         if fixed and list(x.shape[1:]) != list(shape):  # a network of a recipe; another program decides itself
