@@ -29,9 +29,21 @@ from pyro_bnn.data.split import as_split
 from pyro_bnn.inference.graph import MISSING
 from pyro_bnn.inference.kl import sample_sites
 
-__all__ = ["Chain", "Convergence", "MAX_WEIGHTS", "MIN_CHAINS", "Potential", "convergence", "run_chain"]
+__all__ = [
+    "Chain",
+    "Convergence",
+    "MAX_WEIGHTS",
+    "MIN_CHAINS",
+    "MIN_DRAWS",
+    "Potential",
+    "check_sampled",
+    "convergence",
+    "run_chain",
+]
 
 MIN_CHAINS = 4
+MIN_DRAWS = 4
+"""Draws of a chain without which nothing can be said about its convergence."""
 MAX_RHAT = 1.01
 MIN_ESS = 400.0
 MAX_WEIGHTS = 5000
@@ -56,7 +68,9 @@ class Chain:
     """
     What one chain left: draws by site (S, *shape), and how it went.
 
-    `divergences` counts the kept transitions that diverged, `acceptance` is their mean acceptance probability.
+    `divergences` counts the kept transitions that diverged, `acceptance` is the mean over the kept transitions of their
+    acceptance probability min(1, exp(-dH)): HMC's own of its end point, NUTS' the average over its trajectory, which
+    is what `target_accept` aims at. It is not the share of transitions that moved, which for NUTS is near 1.
     """
 
     samples: dict[str, Tensor]
@@ -197,6 +211,18 @@ def _check_model(model: Any, x: Inputs, y: Tensor) -> None:
         )
 
 
+def _in_doubles(data: Any) -> tuple[Inputs, Tensor]:
+    """Return inputs and targets, numbers in float64."""
+    split = as_split(data)
+    x = map_inputs(lambda member: member.double() if member.is_floating_point() else member, split.x)
+    return x, split.y.double() if split.y.is_floating_point() else split.y
+
+
+def check_sampled(model: Any, data: Any) -> None:
+    """Raise for a model that :func:`run_chain` does not sample, without running a chain."""
+    _check_model(_in_float64(model), *_in_doubles(data))
+
+
 def run_chain(
     model: Callable[..., Any],
     data: Any,
@@ -229,9 +255,7 @@ def run_chain(
     _check(warmup, draws, eta, temperature)
     if kernel not in ("nuts", "hmc"):
         raise ValueError(f"kernel={kernel!r} is unknown: pass 'nuts' or 'hmc'")
-    split = as_split(data)
-    x = map_inputs(lambda member: member.double() if member.is_floating_point() else member, split.x)
-    y = split.y.double() if split.y.is_floating_point() else split.y
+    x, y = _in_doubles(data)
     _check_model(_in_float64(model), x, y)
     with torch.random.fork_rng(), poutine.block(), _doubles(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pyro's, of its own deprecations
@@ -245,6 +269,15 @@ def run_chain(
             if kernel == "nuts"
             else HMC(trajectory_length=trajectory_length, **common)
         )
+        accepted, diverged = float("nan"), 0
+
+        def watch(kernel: Any, _params: Any, _stage: str, i: int) -> None:
+            nonlocal accepted, diverged
+            # both begin anew after the warm-up and are gone when the run is over; what Pyro reports then needs 4 draws
+            accepted, diverged = float(kernel._mean_accept_prob), len(kernel._divergences)
+            if hook is not None:
+                hook(i)
+
         run = MCMC(
             made,
             num_samples=draws,
@@ -252,15 +285,14 @@ def run_chain(
             initial_params={"u": potential.start},
             num_chains=1,
             disable_progbar=True,
-            hook_fn=None if hook is None else lambda _kernel, _params, _stage, i: hook(i),
+            hook_fn=watch,
         )
         run.run()
         found = {name: value.detach() for name, value in potential.values(run.get_samples()["u"]).items()}
-        facts = run.diagnostics()
     return Chain(
         found,
-        divergences=len(facts["divergences"]["chain 0"]),
-        acceptance=float(facts["acceptance rate"]["chain 0"]),
+        divergences=diverged,
+        acceptance=accepted,
         step_size=float(made.step_size),
     )
 
@@ -301,8 +333,8 @@ def convergence(quantities: Tensor | Mapping[str, Tensor]) -> Convergence:
     named = quantities if isinstance(quantities, Mapping) else {"prediction": quantities}
     arrays = {name: value.double().numpy() for name, value in named.items()}
     chains, draws = next(iter(arrays.values())).shape[:2]
-    if draws < 4:
-        raise ValueError(f"{draws} draws per chain say nothing about convergence: take at least 4")
+    if draws < MIN_DRAWS:
+        raise ValueError(f"{draws} draws per chain say nothing about convergence: take at least {MIN_DRAWS}")
     data = az.convert_to_dataset(arrays)
     rhat = max(float(v.max()) for v in az.rhat(data).values()) if chains > 1 else float("nan")
     return Convergence(rhat, min(float(v.min()) for v in az.ess(data, method="bulk").values()), chains)

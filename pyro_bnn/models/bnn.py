@@ -34,7 +34,7 @@ from torch.nn.parameter import is_lazy
 
 from pyro_bnn.common.untouched import untouched
 from pyro_bnn.models.likelihoods import Likelihood
-from pyro_bnn.models.priors import Prior, fans
+from pyro_bnn.models.priors import Prior, torch_fan_in
 
 __all__ = ["BNN", "NORM_LAYERS", "Selector"]
 
@@ -217,7 +217,7 @@ class BNN(PyroModule):
             owners = _owners(self.template)
             self._priors = {name: self._prior_of(name, *owners[name]) for name in self.random_names}
             self._hints = {
-                name: {"fan_in": fans(*owners[name])[0], "value": owners[name][1].detach()}
+                name: {"fan_in": torch_fan_in(*owners[name]), "value": owners[name][1].detach()}
                 for name in self.random_names
             }
             self._priors_at = place
