@@ -540,7 +540,7 @@ class Verification:
 def predict_noise(posterior: Posterior) -> Tensor:
     """Return the predictive (16, K) of noise of the inputs' shape, by 10 draws: the same whenever it is asked for."""
     rows = gaussian_noise(torch.empty(NOISE_ROWS, *posterior.info["input_shape"]))
-    return posterior.draws(rows, num_samples=NOISE_DRAWS, seed=0).mean(0)
+    return posterior.draws(rows, num_samples=NOISE_DRAWS, seed=0, standardised=True).mean(0)
 
 
 def verify_noise(name: str | Path) -> float:

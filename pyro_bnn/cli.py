@@ -253,12 +253,16 @@ def predict(
     num_samples: Annotated[int, typer.Option(min=1, help="Draws.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
     out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+    standardised: Annotated[
+        bool | None,
+        typer.Option("--standardised/--raw", help="Whether the values are standardised already; default raw."),
+    ] = None,
 ) -> None:
     """Predict for files: probabilities, uncertainty, and "don't know"."""
     from pyro_bnn.analysis.file_predictions import predict_files
     from pyro_bnn.training import load
 
-    rows = predict_files(load(run), file, threshold=threshold, num_samples=num_samples)
+    rows = predict_files(load(run), file, threshold=threshold, num_samples=num_samples, standardised=standardised)
     text = json.dumps(rows, indent=2)
     if out is not None:
         out.write_text(text + "\n")

@@ -7,6 +7,7 @@ from typing import Any, cast
 import torch
 
 from pyro_bnn.data import batches
+from pyro_bnn.data.standardise import plain
 from pyro_bnn.inference.svi import Step
 from pyro_bnn.optim import LRRange, PerSite, lr_range_test, plot_lr_range
 from pyro_bnn.recipe import Recipe, find_recipe
@@ -20,7 +21,7 @@ def _rows(parts: Assembly, batch_size: int) -> Iterator[tuple[torch.Tensor, torc
     while True:
         for index in batches(len(parts.data.train), batch_size, order):
             rows = parts.data.train.take(index)
-            yield rows.x, rows.y
+            yield plain(rows.x), plain(rows.y)
 
 
 def lr_range(

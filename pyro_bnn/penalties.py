@@ -56,8 +56,10 @@ from pyro_bnn.models.penalty_priors import (
     TabulatedDensity,
     Variance,
     check_grouped,
+    group_layout,
     group_norms,
     group_size,
+    owners_of,
     target_variance,
 )
 from pyro_bnn.models.priors import Prior
@@ -136,18 +138,18 @@ class Penalty(ABC):
     weight: float
 
     @abstractmethod
-    def value(self, parameter: Tensor) -> Tensor:
+    def value(self, parameter: Tensor, module: nn.Module | None = None) -> Tensor:
         """Return r of the whole tensor."""
 
     @abstractmethod
-    def prior(self, parameter: Tensor, scale: float = 1.0) -> Distribution:
+    def prior(self, parameter: Tensor, scale: float = 1.0, module: nn.Module | None = None) -> Distribution:
         """Return the distribution of density proportional to exp(-scale r) over the whole tensor."""
 
     @abstractmethod
-    def scale_for(self, variance: float, parameter: Tensor) -> float:
+    def scale_for(self, variance: float, parameter: Tensor, module: nn.Module | None = None) -> float:
         """Return the lambda_l for which `prior(parameter, lambda_l)` has `variance` per weight."""
 
-    def usual_scale(self, parameter: Tensor) -> float:
+    def usual_scale(self, parameter: Tensor, module: nn.Module | None = None) -> float:
         """Return the customary lambda_l."""
         return 1.0
 
@@ -162,16 +164,16 @@ class L2(Penalty):
     def __post_init__(self) -> None:
         _check_weight(self.weight)
 
-    def value(self, parameter: Tensor) -> Tensor:
+    def value(self, parameter: Tensor, module: nn.Module | None = None) -> Tensor:
         """Return r of the whole tensor."""
         return self.weight * parameter.square().sum()
 
-    def prior(self, parameter: Tensor, scale: float = 1.0) -> Distribution:
+    def prior(self, parameter: Tensor, scale: float = 1.0, module: nn.Module | None = None) -> Distribution:
         """Return N(0, 1 / (2 scale weight)) for every weight."""
         sd = parameter.new_tensor(1 / math.sqrt(2 * scale * self.weight))
         return _over(dist.Normal(torch.zeros_like(sd), sd), parameter)
 
-    def scale_for(self, variance: float, parameter: Tensor) -> float:
+    def scale_for(self, variance: float, parameter: Tensor, module: nn.Module | None = None) -> float:
         """Return 1 / (2 variance)."""
         return 1 / (2 * variance) / self.weight
 
@@ -186,16 +188,16 @@ class L1(Penalty):
     def __post_init__(self) -> None:
         _check_weight(self.weight)
 
-    def value(self, parameter: Tensor) -> Tensor:
+    def value(self, parameter: Tensor, module: nn.Module | None = None) -> Tensor:
         """Return r of the whole tensor."""
         return self.weight * parameter.abs().sum()
 
-    def prior(self, parameter: Tensor, scale: float = 1.0) -> Distribution:
+    def prior(self, parameter: Tensor, scale: float = 1.0, module: nn.Module | None = None) -> Distribution:
         """Return Laplace(0, 1 / (scale weight)) for every weight."""
         width = parameter.new_tensor(1 / (scale * self.weight))
         return _over(dist.Laplace(torch.zeros_like(width), width), parameter)
 
-    def scale_for(self, variance: float, parameter: Tensor) -> float:
+    def scale_for(self, variance: float, parameter: Tensor, module: nn.Module | None = None) -> float:
         """Return sqrt(2 / variance)."""
         return math.sqrt(2 / variance) / self.weight
 
@@ -213,23 +215,24 @@ class GroupLasso(Penalty):
         if self.groups not in GROUP_DIMS:
             raise ValueError(f"groups={self.groups!r} is unknown: pass one of {sorted(GROUP_DIMS)}")
 
-    def value(self, parameter: Tensor) -> Tensor:
+    def value(self, parameter: Tensor, module: nn.Module | None = None) -> Tensor:
         """Return r of the whole tensor."""
-        return self.weight * group_norms(parameter, self.groups).sum()
+        return self.weight * group_norms(parameter, self.groups, module).sum()
 
-    def prior(self, parameter: Tensor, scale: float = 1.0) -> Distribution:
+    def prior(self, parameter: Tensor, scale: float = 1.0, module: nn.Module | None = None) -> Distribution:
         """Return the group-lasso density of rate `scale weight` over the whole tensor."""
         check_grouped(parameter, self.groups)
         rate = parameter.new_tensor(scale * self.weight)
-        return GroupLassoDensity(rate, parameter.shape, GROUP_DIMS[self.groups])
+        layout = group_layout(self.groups, module)
+        return GroupLassoDensity(rate, parameter.shape, layout.dim, blocks=layout.blocks)
 
-    def scale_for(self, variance: float, parameter: Tensor) -> float:
+    def scale_for(self, variance: float, parameter: Tensor, module: nn.Module | None = None) -> float:
         """Return sqrt((D + 1) / variance)."""
-        return math.sqrt((group_size(parameter, self.groups) + 1) / variance) / self.weight
+        return math.sqrt((group_size(parameter, self.groups, module) + 1) / variance) / self.weight
 
-    def usual_scale(self, parameter: Tensor) -> float:
+    def usual_scale(self, parameter: Tensor, module: nn.Module | None = None) -> float:
         """Return sqrt(D) (Alvarez and Salzmann 2016)."""
-        return math.sqrt(group_size(parameter, self.groups))
+        return math.sqrt(group_size(parameter, self.groups, module))
 
 
 def _over(one: Distribution, parameter: Tensor) -> Distribution:
@@ -351,7 +354,8 @@ class ImpliedPrior:
     :param A: the unnormalised log prior, (G,).
     :param log_kappa: log of the integral of exp(A).
     :param cutoff: times 1 / sd the highest frequency used, for each scale; empty in closed form.
-    :param change: the largest L1 change of the prior under a doubled grid and a moved cut-off; 0 in closed form.
+    :param change: the largest L1 change of the prior under a doubled grid and a moved cut-off; for the Dirac family
+        under a doubled table; 0 in closed form.
     """
 
     prior: Distribution
@@ -372,6 +376,7 @@ class ImpliedPrior:
 _DEPTH = 35.0  # nats above its minimum to which the penalty is followed: the prior's mass beyond is about exp(-35)
 _SIGNAL = 6.0  # a frequency carries signal if it stands this far above the noise floor
 _MAX_POINTS = 2**20
+_FINEST = 1e-300
 _POWERS = (0, 1, 2, 3, 4)
 _ONE_SIDED = (0, 1, 2)
 
@@ -634,13 +639,63 @@ def _solve_quadratic(penalty: QuadraticPenalty, sds: tuple[float, ...]) -> Impli
     )
 
 
-def _solve_dirac(penalty: VariationalPenalty) -> ImpliedPrior:
+def _solve_dirac(penalty: VariationalPenalty, tolerance: float) -> ImpliedPrior:
+    """
+    Tabulate -r, halving the pieces in which exp(-r) is not yet the exponential through their ends.
+
+    Between the ends of a piece its halves lie above or below it, so the change of their mass is the L1 change of the
+    density. Pieces are halved where that is large, which follows cusps down to where they have no mass, until all
+    changes together are a tenth of the tolerance.
+    """
     low, high = _region(penalty, 0.0)
-    points = torch.linspace(low, high, 2**14 + 1, dtype=torch.float64)
-    values = _evaluate(penalty, points, 0.0)
+    near = 2.0 ** (torch.arange(-80, 141, dtype=torch.float64) / 4)  # where _region looks, too
+    near = torch.cat([-near, near.new_zeros(1), near])
+    points = torch.cat([torch.linspace(low, high, 2**14 + 1, dtype=torch.float64), near[(near > low) & (near < high)]])
+    points = torch.unique(points)
+    values = _finite(penalty, points)
+    while True:
+        middle = points[:-1] + points.diff() / 2
+        between = _finite(penalty, middle)
+        lowest = min(values.min(), between.min())
+        whole = _piece(points.diff(), lowest - values[:-1], lowest - values[1:])
+        halves = _piece(middle - points[:-1], lowest - values[:-1], lowest - between)
+        halves = halves + _piece(points[1:] - middle, lowest - between, lowest - values[1:])
+        changes = (halves - whole).abs() / halves.sum()
+        change = float(changes.sum())
+        coarse = changes > tolerance / 20 / len(changes)
+        if change <= tolerance / 10:
+            break
+        if len(points) + int(coarse.sum()) > _MAX_POINTS or bool((points.diff()[coarse] < _FINEST).any()):
+            raise UnstableDeconvolutionError(
+                f"the prior still changes by {change:.2g} (L1) when its table of {len(points)} points is refined: the "
+                f"penalty is too rough for tolerance={tolerance:g}; raise it"
+            )
+        points, order = torch.cat([points, middle[coarse]]).sort()
+        values = torch.cat([values, between[coarse]])[order]
     prior = TabulatedDensity(points, -values)
-    log_kappa = prior.log_normalizer.item()
-    return ImpliedPrior(prior, (0.0,), points, values[None], -values, log_kappa)
+    return ImpliedPrior(prior, (0.0,), points, values[None], -values, prior.log_normalizer.item(), change=change)
+
+
+def _finite(penalty: VariationalPenalty, points: Tensor) -> Tensor:
+    values = _evaluate(penalty, points, 0.0)
+    if bool(values.isinf().any()):
+        raise NoPriorError(
+            f"the penalty is infinite at mu={float(points[values.isinf()][0]):.3g}, and a prior without any mass there "
+            "has no logarithm to tabulate: make the penalty finite"
+        )
+    return values
+
+
+def _piece(width: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Return the mass of pieces whose log density is linear from `left` to `right`."""
+    mean = torch.exp(torch.maximum(left, right)) * _mean_of_decay((left - right).abs())
+    return width * mean
+
+
+def _mean_of_decay(fall: Tensor) -> Tensor:
+    """Return the mean of exp(-fall t) over t in [0, 1]."""
+    safe = fall.clamp(min=1e-8)
+    return torch.where(fall < 1e-8, 1 - fall / 2, -torch.expm1(-safe) / safe)
 
 
 def _scales(variational_sd: float | Sequence[float]) -> tuple[float, ...]:
@@ -685,12 +740,14 @@ def implied_prior(
     :raises NoPriorError: a subclass names the condition that fails.
     """
     sds = _scales(variational_sd)
+    if not tolerance > 0:
+        raise ValueError(f"tolerance={tolerance} is not allowed: pass a number above 0, such as 1e-3")
     r = _of_one_weight(penalty, sds)
     if isinstance(r, QuadraticPenalty):
         return _solve_quadratic(r, sds)
     if sds != (0.0,):
         return _deconvolve(r, sds, tolerance)
-    solution = _solve_dirac(r)
+    solution = _solve_dirac(r, tolerance)
     if isinstance(penalty, Penalty):
         return replace(solution, prior=penalty.prior(solution.points.new_zeros(())))
     return solution
@@ -747,14 +804,16 @@ def bayesian_penalty_weights(net: nn.Module, penalty: Penalty, variance: Varianc
     :param variance: "fan_in" 1 / n_in, "glorot" 2 / (n_in + n_out), "kaiming" 2 / n_in, or a function (n_in, n_out).
     """
     return {
-        name: _acting(penalty, parameter).scale_for(target_variance(variance, owner, parameter), parameter)
+        name: _acting(penalty, parameter).scale_for(target_variance(variance, owner, parameter), parameter, owner)
         for name, owner, parameter in _penalised(net)
     }
 
 
 def usual_penalty_weights(net: nn.Module, penalty: Penalty) -> dict[str, float]:
     """Return the customary lambda_l by parameter name: 1, or sqrt(D) for groups of D weights."""
-    return {name: _acting(penalty, parameter).usual_scale(parameter) for name, _, parameter in _penalised(net)}
+    return {
+        name: _acting(penalty, parameter).usual_scale(parameter, owner) for name, owner, parameter in _penalised(net)
+    }
 
 
 def lambda_theory(num_data: int) -> float:
@@ -765,14 +824,24 @@ def lambda_theory(num_data: int) -> float:
 
 
 def total_penalty(
-    parameters: nn.Module | Mapping[str, Tensor], penalty: Penalty, weights: Mapping[str, float]
+    parameters: nn.Module | Mapping[str, Tensor],
+    penalty: Penalty,
+    weights: Mapping[str, float],
+    *,
+    net: nn.Module | None = None,
 ) -> Tensor:
-    """Return sum_l lambda_l r(w_l) over the parameters named in `weights`; differentiable."""
+    """
+    Return sum_l lambda_l r(w_l) over the parameters named in `weights`; differentiable.
+
+    :param net: the network that tensors by name belong to, for groups of its grouped and transposed convolutions.
+    """
     named = dict(parameters.named_parameters()) if isinstance(parameters, nn.Module) else parameters
     unknown = sorted(set(weights) - set(named))
     if unknown or not weights:
         raise ValueError(f"weights name {unknown or 'nothing'}: pass names out of {', '.join(list(named)[:12])}")
-    return torch.stack([lam * _acting(penalty, named[name]).value(named[name]) for name, lam in weights.items()]).sum()
+    owners = owners_of(parameters if isinstance(parameters, nn.Module) else net)
+    terms = [lam * _acting(penalty, named[name]).value(named[name], owners.get(name)) for name, lam in weights.items()]
+    return torch.stack(terms).sum()
 
 
 @final
@@ -792,7 +861,7 @@ class PenaltyPrior(Prior):
         """Return the prior of `parameter`."""
         if name not in self.weights:
             raise ValueError(f"no penalty weight for {name!r}: known are {', '.join(list(self.weights)[:12])}")
-        return _acting(self.penalty, parameter).prior(parameter, self.weights[name])
+        return _acting(self.penalty, parameter).prior(parameter, self.weights[name], module)
 
     def spec(self) -> dict[str, Any]:
         """Return the rule as names and numbers."""
@@ -828,7 +897,7 @@ class UsualPenaltyPrior(Prior):
     def __call__(self, name: str, module: nn.Module | None, parameter: Tensor) -> Distribution:
         """Return the prior of `parameter`."""
         acting = _acting(_PENALTIES[self.penalty](self.groups), parameter)
-        return acting.prior(parameter, acting.usual_scale(parameter))
+        return acting.prior(parameter, acting.usual_scale(parameter, module), module)
 
 
 # ---------------------------------------------------------------------------------------------- plot

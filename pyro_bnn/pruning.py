@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pyro_bnn.models.penalty_priors import GROUP_DIMS, Groups, group_norms
+from pyro_bnn.models.penalty_priors import Groups, fill_groups, group_norms, owners_of
 
 __all__ = ["GroupSparsity", "LayerSparsity", "group_sparsity", "prune", "zero_dead_groups"]
 
@@ -87,20 +87,27 @@ class GroupSparsity:
 
 
 def group_sparsity(
-    parameters: nn.Module | Mapping[str, Tensor], groups: Groups = "incoming", threshold: float = 1e-3
+    parameters: nn.Module | Mapping[str, Tensor],
+    groups: Groups = "incoming",
+    threshold: float = 1e-3,
+    *,
+    net: nn.Module | None = None,
 ) -> GroupSparsity:
     """
     Count the groups whose 2-norm is at most `threshold`.
 
     :param parameters: a network, or tensors by name such as posterior means; vectors are left out.
     :param groups: "incoming" weights of units and filters, or "outgoing" ones of inputs and channels.
+    :param net: the network that tensors by name belong to, for its grouped and transposed convolutions; without it
+        all are taken for dense layers and plain convolutions.
     """
     _check_threshold(threshold)
     named = dict(parameters.named_parameters()) if isinstance(parameters, nn.Module) else parameters
+    owners = owners_of(parameters if isinstance(parameters, nn.Module) else net)
     layers = []
     for name, weight in named.items():
         if weight.dim() >= 2:
-            norms = group_norms(weight.detach(), groups)
+            norms = group_norms(weight.detach(), groups, owners.get(name))
             layers.append(LayerSparsity(name, len(norms), int((norms <= threshold).sum())))
     if not layers:
         raise ValueError(
@@ -119,10 +126,11 @@ def zero_dead_groups(
     _check_threshold(threshold)
     result = copy.deepcopy(net)
     with torch.no_grad():
-        for parameter in result.parameters():
+        owners = owners_of(result)
+        for name, parameter in result.named_parameters():
             for kind in groups if parameter.dim() >= 2 else ():
-                dead = group_norms(parameter, kind) <= threshold
-                parameter.movedim(GROUP_DIMS[kind], 0)[dead] = 0
+                dead = group_norms(parameter, kind, owners[name]) <= threshold
+                parameter.copy_(fill_groups(parameter, dead, kind, owners[name]))
     return result
 
 

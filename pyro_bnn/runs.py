@@ -21,6 +21,7 @@ from pyro_bnn.analysis.ood import accumulate, auroc, detect
 from pyro_bnn.analysis.outputs import loo_of
 from pyro_bnn.analysis.report import Twin, default_outside, fitted_temperature, write_report
 from pyro_bnn.data import Data, load_data
+from pyro_bnn.data.standardise import plain
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.recipe import Recipe
 from pyro_bnn.training import load, posterior_folder
@@ -99,7 +100,7 @@ def unfamiliar(
     posterior: Posterior, name: str, data_root: str | Path | None = None, *, download: bool = True
 ) -> Tensor:
     """
-    Return the test inputs of another data set, standardised with the statistics of the posterior's own.
+    Return the test inputs of another data set, standardised with the statistics of the posterior's own rows.
 
     Grey images go to a colour network with three equal channels, small ones to a larger with a black margin.
     """
@@ -223,8 +224,8 @@ class Comparison:
 
 def _raw(run: FinishedRun) -> tuple[Tensor, Tensor]:
     x, y = run.data.test.x, run.data.test.y
-    x = x if run.data.standardiser is None else run.data.standardiser.invert(x)
-    return x, in_units(run.posterior, y) if y.is_floating_point() else y
+    x = plain(x) if run.data.standardiser is None else run.data.standardiser.invert(x)
+    return x, in_units(run.posterior, y)
 
 
 def _check_same_test(first: FinishedRun, other: FinishedRun) -> None:

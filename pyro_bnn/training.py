@@ -324,7 +324,9 @@ def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
     model = BNN(net, prior, likelihood, len(data.train), random=recipe.random or None)
     guide = _construct("guide", recipe.guide, GUIDES, model)
     augment = None if recipe.augment == "none" else augment
-    return Assembly(recipe, data, model, guide, optim, elbo, kl, augment, trainer, layers)
+    parts = Assembly(recipe, data, model, guide, optim, elbo, kl, augment, trainer, layers)
+    trainer.check(parts)
+    return parts
 
 
 def _info(parts: Assembly) -> dict[str, Any]:

@@ -144,7 +144,8 @@ def test_evaluation_in_units_shifts_the_density_only() -> None:
     scale = Standardiser(torch.tensor(100.0).double(), torch.tensor(7.0).double())
     post = Posterior(plain.model, plain.guide, {"y_standardiser": scale.to_dict()})
     y = X[:, 0].double()
-    a, b = plain.evaluate(X, y, 10), post.evaluate(X, y, 10)
+    a, b = plain.evaluate(X, y, 10), post.evaluate(X, scale.invert(y), 10)
+    assert post.evaluate(X, scale.mark(y), 10) == post.evaluate(X, y.numpy(), 10, standardised=True)
     for column in ("plug_in", "one_draw", "s_draws"):
         assert b[column]["rmse"] == pytest.approx(7 * a[column]["rmse"], rel=1e-4)
         assert b[column]["pred_nll"] == pytest.approx(a[column]["pred_nll"] + math.log(7), rel=1e-4)

@@ -11,8 +11,9 @@ A posterior as ArviZ InferenceData, and back from the file.
     observed_data, constant_data    y and x
     sample_stats           log p(w) per draw, and the training trace: epoch by epoch, or chain by chain of a sampler
 
-Numbers are in the units of the targets and in float32. Dimensions are named: chain and draw, obs_id, class, and those
-of a weight after its site (`net.fc1.weight_out`). Draws that a sampler stored are exported one and all, by chain.
+Inputs, targets and predictions are in raw units and in float32. Dimensions are named: chain and draw, obs_id, class,
+and those of a weight after its site (`net.fc1.weight_out`). Draws that a sampler stored are exported one and all, by
+chain.
 
 Memory. One draw at a time is made and written, so that of the network no more than one set of weights is held beside
 the result. In memory that is `export_bytes`; an export beyond MAX_BYTES is refused. With `path` the arrays are on disk
@@ -43,12 +44,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pyro_bnn.analysis.evaluation import in_units
 from pyro_bnn.analysis.prior_check import PriorGuide
-from pyro_bnn.analysis.signal_to_noise import draw_sites, latent_values, restart
-from pyro_bnn.data.arrays import as_tensor
+from pyro_bnn.analysis.signal_to_noise import decks_of, draw_sites, latent_values, moves_model, restart
+from pyro_bnn.common.modules import evaluation_mode
 from pyro_bnn.data.checks import check_finite
-from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, check_normal, evaluation_mode, observation_log_prob
+from pyro_bnn.data.standardise import plain, standardiser_of
+from pyro_bnn.inference.predictive import (
+    ClassDraw,
+    Draw,
+    RealDraw,
+    check_normal,
+    guide_trace,
+    observation_log_prob,
+)
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.version import __version__
 
@@ -312,12 +320,18 @@ class _Recorder(nn.Module):
         self.last: dict[str, Tensor] = {}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        trace = poutine.trace(self.guide).get_trace(*args, **kwargs)
+        trace = guide_trace(self.guide, *args, **kwargs)
         self.last = latent_values(trace)
         return trace.nodes["_RETURN"]["value"]
 
     def restart(self) -> None:
         restart(self.guide)
+
+    def decks(self) -> list[Any]:
+        return decks_of(self.guide)
+
+    def moves_model(self) -> bool:
+        return moves_model(self.guide)
 
 
 @final
@@ -467,6 +481,7 @@ def _trace_of(history: Sequence[Mapping[str, Any]]) -> dict[str, _Trace]:
 
 def export_bytes(posterior: Posterior, x: Tensor, num_samples: int = 200, *, sites: Any = None) -> int:
     """Return the size of an export in memory, without making it."""
+    x = posterior.standardise(x)
     return sum(v.nbytes for v in _plan(posterior, x, x, num_samples, num_samples, sites, None, ())[0].variables)
 
 
@@ -482,7 +497,8 @@ def _plan(
 ) -> tuple[_Plan, _Sites, tuple[int, int]]:
     first = next(posterior.stream(x[:1], 1, seed=0))
     guide: Any = posterior.guide
-    values = draw_sites(guide, x[:1])
+    with posterior.turn():
+        values = draw_sites(guide, plain(x[:1]))
     chosen = _Sites.choose(values, sites)
     lead = _lead(guide, num_samples)
     n = len(x)
@@ -539,20 +555,21 @@ def to_arviz(
     *,
     split: Split | None = None,
     sites: str | Iterable[str] | None = None,
-    x_new: Tensor | None = None,
+    x_new: Any = None,
     prior_samples: int | None = None,
     history: Sequence[Mapping[str, Any]] = (),
     path: str | Path | None = None,
     seed: int = 0,
+    standardised: bool | None = None,
 ) -> Any:
     """
     Return a posterior as `arviz.InferenceData`.
 
-    Eta, temperature and the kind of draws come from the posterior's info and its guide; where the info is silent eta
-    and temperature are 1.
+    Eta, temperature and the kind of draws come from the posterior's info, which knows what its guide was fitted with;
+    where nothing says them eta and temperature are 1.
 
-    :param x: inputs (N, ...) on the model's scale.
-    :param y: labels (N,) or targets (N,) or (N, D) on the model's scale; without them nothing is observed.
+    :param x: raw inputs (N, ...), tensors, arrays or lists.
+    :param y: labels (N,) or raw targets (N,) or (N, D), likewise; without them nothing is observed.
     :param num_samples: draws; of a sampler all stored draws are taken instead, each once.
     :param split: where the rows come from: 'train', 'validation', 'test' or 'other'; `loo` needs to know.
     :param sites: patterns of sites to export in full; default those of up to 100 values.
@@ -560,6 +577,7 @@ def to_arviz(
     :param prior_samples: draws of the prior; default num_samples.
     :param history: the training trace, one mapping per epoch, as `Run.history`.
     :param path: write to this .nc or .zarr while drawing and read from it lazily; default in memory.
+    :param standardised: whether x, y and x_new are on the model's scale; default what they say, raw if they do not.
     """
     if num_samples < 1:
         raise ValueError(f"num_samples={num_samples} draws nothing: pass at least 1")
@@ -567,14 +585,14 @@ def to_arviz(
         raise ValueError(f"split={split!r} is unknown; choose one of {', '.join(get_args(Split))}")
     if isinstance(x, (tuple, list)):
         raise ValueError(f"x has {len(x)} inputs, and an export holds one: export draws of the predictions yourself")
-    y = None if y is None else as_tensor(y, "y")
-    if y is not None:
-        check_finite(y, "y")
-    if y is not None and len(x) != len(y):
-        raise ValueError(f"x has {len(x)} rows and y has {len(y)}: pass one label per row")
+    observed = None if y is None else posterior.raw_targets(y, standardised=standardised)
+    x = posterior.standardise(x, standardised=standardised)
+    x_new = x if x_new is None else posterior.standardise(x_new, standardised=standardised)
+    if observed is not None:
+        check_finite(observed, "y")
+    if observed is not None and len(x) != len(observed):
+        raise ValueError(f"x has {len(x)} rows and y has {len(observed)}: pass one label per row")
     prior_samples = prior_samples or num_samples
-    x_new = x if x_new is None else x_new
-    observed = None if y is None else in_units(posterior, y) if y.is_floating_point() else y
     plan, chosen, lead = _plan(posterior, x, x_new, num_samples, prior_samples, sites, observed, history)
     size = sum(v.nbytes for v in plan.variables)
     if path is None and size > MAX_BYTES:
@@ -595,11 +613,16 @@ def to_arviz(
 
 
 def _write_data(arrays: Mapping[str, Mapping[str, Array]], x: Tensor, x_new: Tensor, y: Tensor | None) -> None:
-    arrays["constant_data"]["x"][:] = _numpy(x)
+    arrays["constant_data"]["x"][:] = _numpy(_raw(x))
     if x_new is not x:
-        arrays["predictions_constant_data"]["x"][:] = _numpy(x_new)
+        arrays["predictions_constant_data"]["x"][:] = _numpy(_raw(x_new))
     if y is not None:
         arrays["observed_data"]["obs"][:] = _numpy(y)
+
+
+def _raw(x: Tensor) -> Tensor:
+    scale = standardiser_of(x)
+    return plain(x) if scale is None else scale.invert(x)
 
 
 def _write_draws(
@@ -615,7 +638,7 @@ def _write_draws(
     recorder = _Recorder(posterior.guide)
     places = _Places(posterior.guide, lead)
     rows = x if x_new is x else torch.cat([x, x_new.to(x)])
-    draws = Posterior(posterior.model, recorder, posterior.info).stream(rows, lead[0] * lead[1], seed=seed)
+    draws = posterior.with_guide(recorder).stream(rows, lead[0] * lead[1], seed=seed)
     generator = torch.Generator().manual_seed(seed)
     for draw in draws:
         check_normal(draw)
@@ -624,7 +647,8 @@ def _write_draws(
         here = draw if x_new is x else _rows(draw, slice(None, len(x)))
         arrays["posterior_predictive"]["obs"][c, s] = _sampled(here, generator)
         _write_prediction(arrays["predictions"], c, s, here if x_new is x else _rows(draw, slice(len(x), None)))
-        arrays["sample_stats"]["log_prior"][c, s] = _log_prior(posterior.model, x, recorder.last)
+        with posterior.turn():
+            arrays["sample_stats"]["log_prior"][c, s] = _log_prior(posterior.model, plain(x), recorder.last)
         if y is not None:
             arrays["log_likelihood"]["obs"][c, s] = _numpy(_pointwise(here, y))
 
@@ -646,7 +670,7 @@ def _write_prior(
 ) -> None:
     recorder = _Recorder(PriorGuide(posterior.model, draw_sites(posterior.guide, x[:1])))
     generator = torch.Generator().manual_seed(seed)
-    prior = Posterior(posterior.model, recorder, posterior.info)
+    prior = posterior.with_guide(recorder)
     for s, draw in enumerate(prior.stream(x, num_samples, seed=seed)):
         chosen.write(arrays["prior"], 0, s, recorder.last)
         arrays["prior_predictive"]["obs"][0, s] = _sampled(draw, generator)

@@ -43,6 +43,8 @@ def held_out_elpd(log_density: Tensor, num_samples: int) -> Any:
             f"log_density has shape {values.shape}, {int((~np.isfinite(values)).sum())} entries infinite or NaN: give "
             f"one finite number per point (N,)"
         )
+    if not isinstance(num_samples, int) or isinstance(num_samples, bool) or num_samples < 1:
+        raise ValueError(f"num_samples={num_samples!r}: give how many draws log_density averages, an integer >= 1")
     n = len(values)
     pointwise = xr.DataArray(values, dims="obs_id", coords={"obs_id": np.arange(n)}, name="loo_i")
     index = ["elpd_loo", "se", "p_loo", "n_samples", "n_data_points", "warning", "loo_i", "scale"]

@@ -19,9 +19,8 @@ from pyro_bnn.analysis.metrics import (
     ece,
     regression_table,
 )
-from pyro_bnn.data.arrays import as_inputs, as_tensor, number_of_rows
+from pyro_bnn.data.arrays import as_inputs, number_of_rows
 from pyro_bnn.data.checks import check_finite
-from pyro_bnn.data.standardise import Standardiser
 from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, check_normal
 from pyro_bnn.posterior import Posterior
 
@@ -122,30 +121,38 @@ class RealEvaluation:
 Evaluation: TypeAlias = ClassEvaluation | RealEvaluation
 
 
-def in_units(posterior: Posterior, y: Tensor) -> Tensor:
-    """Return targets on the model's scale in their own units."""
-    saved = posterior.info.get("y_standardiser")
-    return y if saved is None else Standardiser.from_dict(saved).invert(y)
+def in_units(posterior: Posterior, y: Any) -> Tensor:
+    """Return targets in raw units: those that say they are standardised turned back, others as they are."""
+    return posterior.raw_targets(y)
 
 
 def evaluate_rows(
-    posterior: Posterior, x: Any, y: Any, num_samples: int = 100, *, chunk: int | None = None, seed: int = 0
+    posterior: Posterior,
+    x: Any,
+    y: Any,
+    num_samples: int = 100,
+    *,
+    chunk: int | None = None,
+    seed: int = 0,
+    standardised: bool | None = None,
 ) -> Evaluation:
     """
-    Score a posterior on inputs x and labels or targets y on the model's scale; what each row gave is kept on the CPU.
+    Score a posterior on raw inputs x and labels or raw targets y; what each row gave is kept on the CPU, in raw units.
 
     :param chunk: rows per forward pass; default as many as are fast.
     :param seed: fixes the draws and leaves the global random state alone.
+    :param standardised: whether x and y are on the model's scale; default what they say, and raw if they do not.
     """
-    x, y = as_inputs(x), as_tensor(y, "y")
+    x, y = as_inputs(x), posterior.raw_targets(y, standardised=standardised)
     check_finite(y, "y")
     if number_of_rows(x) != len(y):
         raise ValueError(f"x has {number_of_rows(x)} rows and y has {len(y)}: pass one label per row")
+    options: Any = {"chunk": chunk, "standardised": standardised}
     point = None
     if hasattr(posterior.guide, "median"):
         with suppress(NotImplementedError):  # some of Pyro's guides name a median and have none
-            point = next(posterior.stream(x, 1, chunk=chunk, plug_in=True))
-    draws = posterior.stream(x, num_samples, chunk=chunk, seed=seed)
+            point = next(posterior.stream(x, 1, plug_in=True, **options))
+    draws = posterior.stream(x, num_samples, seed=seed, **options)
     if not y.is_floating_point():
         labels = y.long().cpu()
         classes = ClassificationAccumulator(labels)
@@ -154,7 +161,7 @@ def evaluate_rows(
         table = classification_table(None if point is None else _log_probs(point), classes)
         found = classes.predictive
         return ClassEvaluation(table, num_samples, labels, found.log_probs, found.total, found.aleatoric)
-    target = in_units(posterior, y.cpu())
+    target = y.cpu()
     real = RegressionAccumulator(target)
     for draw in draws:
         real.update(*_moments(draw, target))

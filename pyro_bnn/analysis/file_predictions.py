@@ -8,7 +8,8 @@ Predictions for files: arrays and images from disk, and what a posterior says ab
 
 Arrays may hold one input or many; images may come as (H, W), (N, H, W), channels first or last. Values in uint8 are
 divided by 255, as they are when training; others are taken as they are. Everything is then standardised with the
-statistics of the training rows. An answer whose probability is below the threshold is "don't know".
+statistics of the training rows; an array that is standardised already says so with `standardised=True`, and one that
+looks so without saying it is refused. An answer whose probability is below the threshold is "don't know".
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,8 @@ from torch import Tensor
 
 from pyro_bnn.analysis.intervals import predictive_interval
 from pyro_bnn.analysis.ood import accumulate
-from pyro_bnn.posterior import Posterior
+from pyro_bnn.data.standardise import Standardiser
+from pyro_bnn.posterior import Posterior, looks_standardised
 
 __all__ = ["DONT_KNOW", "predict_files", "read_inputs"]
 
@@ -122,6 +124,7 @@ def predict_files(
     threshold: float = 0.5,
     num_samples: int = 100,
     seed: int = 0,
+    standardised: bool | None = None,
 ) -> list[dict[str, Any]]:
     """
     Return a row per input, ready for JSON.
@@ -131,6 +134,7 @@ def predict_files(
     the central 90 %.
 
     :param threshold: answers of lower probability become "don't know"; 0 answers always.
+    :param standardised: whether the values are standardised already; default raw, and refused if they look otherwise.
     """
     if not 0 <= threshold <= 1:
         raise ValueError(f"threshold={threshold} is not a probability: pass a number from 0 to 1")
@@ -138,7 +142,13 @@ def predict_files(
     if shape is None:
         raise ValueError("this posterior does not say what inputs it takes: use Posterior.predict(x)")
     names, raw = read_inputs(path, shape)
-    x = posterior.standardise(raw)
+    scale = posterior.info.get("standardiser")
+    if standardised is None and scale is not None and looks_standardised(raw, Standardiser.from_dict(scale)):
+        raise ValueError(
+            f"{path} looks standardised already, and is taken as raw: say --standardised (standardised=True), or --raw "
+            f"(standardised=False) if it is"
+        )
+    x = posterior.standardise(raw, standardised=bool(standardised))
     if not isinstance(posterior.predict(x[:1], 1, seed=seed), Tensor):
         return _real_rows(posterior, names, x, num_samples, seed)
     found = accumulate(posterior, x, num_samples, seed)

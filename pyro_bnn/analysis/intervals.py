@@ -17,6 +17,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
+from pyro_bnn.analysis.metrics import check_moments, check_targets
 from pyro_bnn.inference.predictive import RealDraw, check_normal
 from pyro_bnn.posterior import Posterior
 
@@ -37,14 +38,29 @@ def _check_level(level: float) -> None:
         raise ValueError(f"level={level} is not the level of an interval: pass a number between 0 and 1, such as 0.9")
 
 
+def _check_mixture(means: Tensor, sds: Tensor) -> None:
+    if means.ndim == 0 or len(means) == 0:
+        raise ValueError(f"means have shape {tuple(means.shape)}; give draws first: (S, N, ...), S >= 1")
+    try:
+        fits = torch.broadcast_shapes(means.shape, sds.shape) == means.shape
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(f"sds have shape {tuple(sds.shape)} and means {tuple(means.shape)}; give one sd per mean")
+    check_moments(means, sds)
+
+
 def pit(means: Tensor, sds: Tensor, y: Tensor) -> Tensor:
     """Return F(y) of the mixture of draws (S, N, ...) at y (N, ...)."""
+    _check_mixture(means, sds)
+    check_targets(y, means[0])
     return cast(Tensor, torch.special.ndtr((y.double() - means.double()) / sds.double())).mean(0)
 
 
 def mixture_quantile(means: Tensor, sds: Tensor, q: float) -> Tensor:
     """Return F^-1(q) of the equal mixture of N(m_s, sd_s^2): draws (S, N, ...) -> (N, ...) in float64."""
     _check_level(q)
+    _check_mixture(means, sds)
     means, sds = means.double(), sds.double().expand_as(means)
     ends = means + sds * torch.special.ndtri(torch.tensor(q, dtype=torch.float64, device=means.device))  # (S, N, ...)
     low, high = ends.amin(0), ends.amax(0)
@@ -81,4 +97,7 @@ def coverage(interval: Interval, y: Tensor) -> float:
     """Share of the targets y that lie in their interval."""
     if y.shape != interval.lower.shape:
         raise ValueError(f"y has shape {tuple(y.shape)} and the intervals {tuple(interval.lower.shape)}: pass one each")
+    check_targets(y, interval.lower)
+    if bool((interval.lower.isnan() | interval.upper.isnan()).any()):
+        raise ValueError("the intervals have ends that are NaN, which hold nothing: check how they were made")
     return float(((interval.lower <= y) & (y <= interval.upper)).double().mean())

@@ -18,6 +18,10 @@ its mean and variance follow from the law of total variance, and the central int
 mixture's distribution function at y_i, mean_s Phi((y_i - m_si) / sd_si), lies within (1 -+ level) / 2: no quantile
 has to be found, and nothing grows with S.
 
+Every function here checks what it is given, once: log-probabilities whose rows sum to 1 (logits, probabilities and NaN
+do not), labels that name one of the classes, targets and moments that are finite and of one shape. A label of
+probability 0 makes a NLL infinite, also among draws, and never NaN.
+
 Guo et al. 2017, arXiv:1706.04599 (ECE). The bins and their sums are torchmetrics': its binary form on (max_k p_ik,
 whether right), which is the same sum as its multiclass form but stays in float64. Confidences are held just below 1
 before they are binned, because torchmetrics gives exactly 1 a bin of its own, and takes a set in which any lies above
@@ -62,57 +66,101 @@ LEVELS = (0.5, 0.9, 0.95)
 
 def log_mean_exp(log_probs: Tensor) -> Tensor:
     """Average draws (S, N, K), or densities (S, N), over S in log space."""
+    if log_probs.ndim == 0 or len(log_probs) == 0 or not log_probs.is_floating_point():
+        raise ValueError(
+            f"draws are {log_probs.dtype} of shape {tuple(log_probs.shape)}; give draws first: (S, N, ...)"
+        )
+    if bool(log_probs.isnan().any()):
+        raise ValueError("draws contain NaN, which has no average; check the model")
     return log_probs.logsumexp(0) - math.log(len(log_probs))
 
 
 def accuracy(log_probs: Tensor, labels: Tensor) -> float:
     """Share of rows (N, K) whose most probable class is the label."""
-    return float((log_probs.argmax(1) == labels).double().mean())
+    return _accuracy(log_probs, check_predictions(log_probs, labels))
 
 
 def nll(log_probs: Tensor, labels: Tensor) -> float:
     """Return -mean_i log p_i,y_i of (N, K): the predictive NLL if these are the averaged predictive's."""
-    return float(-_of_label(log_probs, labels).double().mean())
+    return _nll(log_probs, check_predictions(log_probs, labels))
 
 
 def gibbs_nll(draws: Tensor, labels: Tensor) -> float:
-    """Mean over draws (S, N, K) of each draw's own NLL."""
-    return float(-draws[:, torch.arange(len(labels)), labels].double().mean())
+    """Mean over draws (S, N, K) of each draw's own NLL; infinite where any draw finds a label impossible."""
+    check_log_probs(draws, shape="(S, N, K)")
+    labels = check_labels(labels, *draws.shape[1:])
+    return float(-draws[:, torch.arange(len(labels), device=draws.device), labels].double().mean())
 
 
 def brier(log_probs: Tensor, labels: Tensor) -> float:
     """Mean squared distance of the probabilities (N, K) to the one-hot labels, summed over classes."""
+    return _brier(log_probs, check_predictions(log_probs, labels))
+
+
+def confidence(log_probs: Tensor) -> float:
+    """Mean probability of the most probable class."""
+    check_log_probs(log_probs)
+    return _confidence(log_probs)
+
+
+def entropy(log_probs: Tensor) -> Tensor:
+    """Entropy in nats of each row: (..., K) -> (...); a class of probability 0 adds 0."""
+    check_log_probs(log_probs, shape="(..., K)")
+    return entropy_of_rows(log_probs)
+
+
+def ece(log_probs: Tensor, labels: Tensor, bins: int = BINS) -> float:
+    """Expected calibration error of the most probable class, over `bins` bins of equal width."""
+    check_bins(bins)
+    return _ece(log_probs, check_predictions(log_probs, labels), bins)
+
+
+def classification_metrics(log_probs: Tensor, labels: Tensor, bins: int = BINS) -> dict[str, float]:
+    """Return accuracy, pred_nll, brier, ece, confidence and entropy of one predictive (N, K)."""
+    check_bins(bins)
+    return _classification_metrics(log_probs, check_predictions(log_probs, labels), bins)
+
+
+# the same, of predictions that were checked
+
+
+def _accuracy(log_probs: Tensor, labels: Tensor) -> float:
+    return float((log_probs.argmax(1) == labels).double().mean())
+
+
+def _nll(log_probs: Tensor, labels: Tensor) -> float:
+    return float(-_of_label(log_probs, labels).double().mean())
+
+
+def _brier(log_probs: Tensor, labels: Tensor) -> float:
     p = log_probs.exp()
     # sum_k (p_k - 1[y = k])^2 = sum_k p_k^2 - 2 p_y + 1
     return float((p.square().sum(1) - 2 * _of_label(p, labels) + 1).double().mean())
 
 
-def confidence(log_probs: Tensor) -> float:
-    """Mean probability of the most probable class."""
+def _confidence(log_probs: Tensor) -> float:
     return float(log_probs.amax(1).exp().double().mean())
 
 
-def entropy(log_probs: Tensor) -> Tensor:
-    """Entropy in nats of each row: (N, K) -> (N,); a class of probability 0 adds 0."""
+def entropy_of_rows(log_probs: Tensor) -> Tensor:
+    """Return :func:`entropy` of log-probabilities that were checked."""
     p = log_probs.exp()
     return -torch.where(p > 0, p * log_probs, torch.zeros_like(p)).sum(-1)
 
 
-def ece(log_probs: Tensor, labels: Tensor, bins: int = BINS) -> float:
-    """Expected calibration error of the most probable class, over `bins` bins of equal width."""
+def _ece(log_probs: Tensor, labels: Tensor, bins: int) -> float:
     top, guess = log_probs.max(1)
     return _binned_gap(_wide(top).exp(), guess == labels, bins)
 
 
-def classification_metrics(log_probs: Tensor, labels: Tensor, bins: int = BINS) -> dict[str, float]:
-    """Return accuracy, pred_nll, brier, ece, confidence and entropy of one predictive (N, K)."""
+def _classification_metrics(log_probs: Tensor, labels: Tensor, bins: int) -> dict[str, float]:
     return {
-        "accuracy": accuracy(log_probs, labels),
-        "pred_nll": nll(log_probs, labels),
-        "brier": brier(log_probs, labels),
-        "ece": ece(log_probs, labels, bins),
-        "confidence": confidence(log_probs),
-        "entropy": float(entropy(log_probs).double().mean()),
+        "accuracy": _accuracy(log_probs, labels),
+        "pred_nll": _nll(log_probs, labels),
+        "brier": _brier(log_probs, labels),
+        "ece": _ece(log_probs, labels, bins),
+        "confidence": _confidence(log_probs),
+        "entropy": float(entropy_of_rows(log_probs).double().mean()),
     }
 
 
@@ -124,6 +172,13 @@ def ece_null(
 
     Returns the mean and the upper `point` over resamples: {"mean": ..., "upper": ...}.
     """
+    check_log_probs(log_probs)
+    check_bins(bins)
+    _check_resamples(num_resamples)
+    if not 0 <= point <= 1:
+        raise ValueError(
+            f"point is {point}; give the share of resamples below the upper value, in [0, 1], such as 0.95"
+        )
     generator = torch.Generator().manual_seed(seed)
     p = _wide(log_probs.detach().cpu()).amax(1).exp()
     # a label drawn from the predictive is the most probable class with probability p: no other class matters
@@ -137,18 +192,46 @@ def ece_null(
 
 def rmse(mean: Tensor, y: Tensor) -> float:
     """Root of the mean squared error over all entries."""
-    return float((mean - y).double().square().mean().sqrt())
+    check_targets(y, mean)
+    if not bool(mean.isfinite().all()):
+        raise ValueError("mean has entries that are not finite; check the model")
+    return _rmse(mean, y)
 
 
 def mixture_nll(means: Tensor, sds: Tensor, y: Tensor) -> float:
-    """Predictive NLL per row of the equal mixture of draws N(m_s, sd_s^2), (S, N) or (S, N, T), at y (N,) or (N, T)."""
+    """
+    Predictive NLL per row of the equal mixture of draws N(m_s, sd_s^2), (S, N) or (S, N, T), at y (N,) or (N, T).
+
+    `sds` has the shape of `means`, or is one number per draw (S,).
+    """
+    if means.ndim == 0 or len(means) == 0 or sds.shape not in (means.shape, means.shape[:1]):
+        raise ValueError(
+            f"means have shape {tuple(means.shape)} and sds {tuple(sds.shape)}; give draws first, (S, N, ...), S >= 1"
+        )
+    check_targets(y, means[0])
+    check_moments(means, sds)
     return float(-log_mean_exp(torch.stack([_log_density(m, s, y) for m, s in zip(means, sds, strict=True)])).mean())
 
 
 def gaussian_metrics(mean: Tensor, sd: Tensor, y: Tensor, levels: Sequence[float] = LEVELS) -> dict[str, float]:
-    """Return rmse, pred_nll and the coverage of central intervals of one Gaussian per entry."""
+    """Return rmse, pred_nll and the coverage of central intervals of one Gaussian per entry; sd may be one number."""
+    check_levels(levels)
+    check_targets(y, mean)
+    if sd.shape not in (y.shape, torch.Size([])):
+        raise ValueError(
+            f"sd has shape {tuple(sd.shape)} and y {tuple(y.shape)}; give one sd per entry, or one for all"
+        )
+    check_moments(mean, sd)
+    return _gaussian_metrics(mean, sd, y, levels)
+
+
+def _rmse(mean: Tensor, y: Tensor) -> float:
+    return float((_wide(mean) - _wide(y)).square().mean().sqrt())
+
+
+def _gaussian_metrics(mean: Tensor, sd: Tensor, y: Tensor, levels: Sequence[float]) -> dict[str, float]:
     return {
-        "rmse": rmse(mean, y),
+        "rmse": _rmse(mean, y),
         "pred_nll": float(-_log_density(mean, sd, y).mean()),
         **_coverage(_cdf(mean, sd, y), levels),
     }
@@ -172,10 +255,10 @@ class PredictiveAccumulator:
 
     def update(self, log_probs: Tensor) -> None:
         """Add one draw: log-probabilities (N, K) of one weight sample for the whole set."""
-        _check_log_probs(log_probs)
+        check_log_probs(log_probs)
         log_probs = _wide(log_probs.detach())
         if self.num_draws == 0:
-            self._log_sum, self._entropies = log_probs.clone(), entropy(log_probs)
+            self._log_sum, self._entropies = log_probs.clone(), entropy_of_rows(log_probs)
         else:
             if log_probs.shape != self._log_sum.shape:
                 raise ValueError(
@@ -183,7 +266,7 @@ class PredictiveAccumulator:
                     "every draw must cover the same rows and classes"
                 )
             self._log_sum = torch.logaddexp(self._log_sum, log_probs)
-            self._entropies += entropy(log_probs)
+            self._entropies += entropy_of_rows(log_probs)
         self.num_draws += 1
 
     @property
@@ -194,7 +277,7 @@ class PredictiveAccumulator:
     @property
     def total(self) -> Tensor:
         """Entropy of the averaged predictive (N,)."""
-        return entropy(self.log_probs)
+        return entropy_of_rows(self.log_probs)
 
     @property
     def aleatoric(self) -> Tensor:
@@ -223,7 +306,8 @@ class ClassificationAccumulator:
     def __init__(self, labels: Tensor, *, bins: int = BINS) -> None:
         if labels.ndim != 1 or labels.is_floating_point() or len(labels) == 0:
             raise ValueError(f"labels are {labels.dtype} of shape {tuple(labels.shape)}; give integers of shape (N,)")
-        self.labels = labels
+        check_bins(bins)
+        self.labels = labels.long()
         self.bins = bins
         self.predictive = PredictiveAccumulator()
         self._single = _Moments()
@@ -237,7 +321,7 @@ class ClassificationAccumulator:
         """Add one draw: log-probabilities (N, K) of one weight sample for the whole set."""
         _check_rows(log_probs, self.labels)
         self.predictive.update(log_probs)
-        self._single.update(classification_metrics(_wide(log_probs.detach()), self.labels, self.bins))
+        self._single.update(_classification_metrics(_wide(log_probs.detach()), self.labels, self.bins))
 
     def one_draw(self) -> dict[str, float]:
         """Mean of each single draw's metrics; from two draws on also their sd over draws, as `<name>_sd`."""
@@ -247,7 +331,7 @@ class ClassificationAccumulator:
         """Metrics of the averaged predictive, its gibbs_nll, and the mean aleatoric and epistemic entropy."""
         predictive = self.predictive
         return {
-            **classification_metrics(predictive.log_probs, self.labels, self.bins),
+            **_classification_metrics(predictive.log_probs, self.labels, self.bins),
             "gibbs_nll": self.one_draw()["pred_nll"],
             "aleatoric": float(predictive.aleatoric.mean()),
             "epistemic": float(predictive.epistemic.mean()),
@@ -270,9 +354,8 @@ class RegressionAccumulator:
     def __init__(self, y: Tensor, *, levels: Sequence[float] = LEVELS) -> None:
         if y.ndim not in (1, 2) or not y.is_floating_point() or len(y) == 0:
             raise ValueError(f"y is {y.dtype} of shape {tuple(y.shape)}; give real numbers of shape (N,) or (N, T)")
-        for level in levels:
-            if not 0 < level < 1:
-                raise ValueError(f"level is {level}; give the levels of central intervals in (0, 1), such as 0.9")
+        check_levels(levels)
+        check_targets(y, y)
         self.y = _wide(y)
         self.levels = tuple(levels)
         self.num_draws = 0
@@ -291,10 +374,7 @@ class RegressionAccumulator:
                 f"both need y's shape {tuple(self.y.shape)}"
             )
         mean, sd = _wide(mean.detach()), _wide(sd.detach()).expand(self.y.shape)
-        if not bool(torch.isfinite(mean).all()) or not bool((torch.isfinite(sd) & (sd > 0)).all()):
-            raise ValueError(
-                "this draw has a mean that is not finite or an sd that is not finite and > 0; check the model"
-            )
+        check_moments(mean, sd)
         self.num_draws += 1
         density = _log_density(mean, sd, self.y)
         self._log_sum = density if self.num_draws == 1 else torch.logaddexp(self._log_sum, density)
@@ -303,7 +383,7 @@ class RegressionAccumulator:
         self._mean += delta / self.num_draws
         self._spread += delta * (mean - self._mean)
         self._noise += sd.square()
-        self._single.update(gaussian_metrics(mean, sd, self.y, self.levels))
+        self._single.update(_gaussian_metrics(mean, sd, self.y, self.levels))
 
     @property
     def mean(self) -> Tensor:
@@ -344,7 +424,7 @@ class RegressionAccumulator:
         """Metrics of the mixture, its gibbs_nll, and the mean sd, noise variance and variance of the mean."""
         s = self._counted()
         return {
-            "rmse": rmse(self.mean, self.y),
+            "rmse": _rmse(self.mean, self.y),
             "pred_nll": float(math.log(s) - self._log_sum.mean()),
             **_coverage(self._cdf / s, self.levels),
             "gibbs_nll": self.one_draw()["pred_nll"],
@@ -368,8 +448,8 @@ def classification_table(plug_in: Tensor | None, draws: ClassificationAccumulato
     if plug_in is None:
         return draws.results()
     _check_rows(plug_in, draws.labels)
-    _check_log_probs(plug_in)
-    return {"plug_in": classification_metrics(_wide(plug_in.detach()), draws.labels, draws.bins), **draws.results()}
+    check_log_probs(plug_in)
+    return {"plug_in": _classification_metrics(_wide(plug_in.detach()), draws.labels, draws.bins), **draws.results()}
 
 
 def regression_table(
@@ -398,7 +478,8 @@ def bootstrap_interval(
     Bootstrap interval of metric(*rows) over test points: rows, tensors with one first dimension N, are resampled.
 
     With t the metric and t* its resampled values, "basic" is [2t - t*_hi, 2t - t*_lo] and "percentile" [t*_lo, t*_hi].
-    Resampling adds to the calibration error's own upward bias, so percentile intervals are refused for `ece`.
+    Resampling adds to the calibration error's own upward bias, so percentile intervals are refused for `ece`. Ends that
+    an infinite metric leaves undefined are the metric itself.
     """
     if method not in ("basic", "percentile"):
         raise ValueError(f"method is {method!r}; allowed are 'basic' and 'percentile'")
@@ -406,18 +487,29 @@ def bootstrap_interval(
         raise ValueError("method='percentile' would be biased upward for ece; use method='basic'")
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; give the level of the interval in (0, 1), such as 0.95")
+    _check_resamples(num_resamples)
+    lengths = {len(part) for part in rows}
+    if len(lengths) != 1 or 0 in lengths:
+        raise ValueError(f"the rows have lengths {[len(part) for part in rows]}; give tensors of one length N >= 1")
     n = len(rows[0])
     generator = torch.Generator().manual_seed(seed)
     values = []
     for _ in range(num_resamples):
         chosen = torch.randint(n, (n,), generator=generator).to(rows[0].device)
         values.append(metric(*(part[chosen] for part in rows)))
-    tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
-    low, high = cast("list[float]", torch.tensor(values, dtype=torch.float64).quantile(tails).tolist())
-    if method == "percentile":
-        return low, high
+    low, high = _tails(torch.tensor(values, dtype=torch.float64), level)
     value = metric(*rows)
-    return 2 * value - high, 2 * value - low
+    if method == "basic":
+        low, high = 2 * value - high, 2 * value - low
+    return (value if math.isnan(low) else low), (value if math.isnan(high) else high)
+
+
+def _tails(values: Tensor, level: float) -> tuple[float, float]:
+    """Return the ends between which the share `level` of the values lies; between infinite ones nothing is averaged."""
+    tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+    between: Literal["linear", "nearest"] = "linear" if bool(values.isfinite().all()) else "nearest"
+    low, high = cast("list[float]", values.quantile(tails, interpolation=between).tolist())
+    return low, high
 
 
 @final
@@ -432,6 +524,10 @@ class _Moments:
     def update(self, values: dict[str, float]) -> None:
         self.count += 1
         for name, value in values.items():
+            if math.isinf(value) or math.isinf(self.mean.get(name, 0.0)):  # one infinite draw: so are mean and spread
+                self.mean[name] = self.mean.get(name, 0.0) + value
+                self.square[name] = math.inf
+                continue
             delta = value - self.mean.get(name, 0.0)
             self.mean[name] = self.mean.get(name, 0.0) + delta / self.count
             self.square[name] = self.square.get(name, 0.0) + delta * (value - self.mean[name])
@@ -478,28 +574,87 @@ def _wide(values: Tensor) -> Tensor:
     return values if values.device.type == "mps" else values.double()
 
 
+# checks: of what is handed in, before anything is computed
+
+
+def check_bins(bins: int) -> None:
+    """Raise unless this is a number of bins."""
+    if not isinstance(bins, int) or isinstance(bins, bool) or bins < 1:
+        raise ValueError(f"bins is {bins!r}; give an integer >= 1, such as {BINS}")
+
+
+def check_levels(levels: Sequence[float]) -> None:
+    """Raise unless these are levels of central intervals."""
+    for level in levels:
+        if not 0 < level < 1:
+            raise ValueError(f"level is {level}; give the levels of central intervals in (0, 1), such as 0.9")
+
+
+def check_log_probs(log_probs: Tensor, *, shape: str = "(N, K)") -> None:
+    """Raise unless these are log-probabilities of that shape: at least one row, and every row sums to 1."""
+    free = shape.startswith("(...")
+    dims = shape.count(",") + 1
+    if not log_probs.is_floating_point() or (log_probs.ndim != dims and not free) or log_probs.numel() == 0:
+        raise ValueError(
+            f"log_probs are {log_probs.dtype} of shape {tuple(log_probs.shape)}; give log-probabilities {shape} "
+            "of at least one row"
+        )
+    # what rounding leaves: bfloat16 has 8 bits
+    allowed = 3e-2 if log_probs.dtype == torch.bfloat16 else 1e-3
+    sums = (log_probs.float() if log_probs.dtype in (torch.float16, torch.bfloat16) else log_probs).logsumexp(-1)
+    if not bool((sums.abs() < allowed).all()):  # NaN fails here too
+        row = int((~(sums.abs() < allowed)).flatten().nonzero()[0, 0])
+        raise ValueError(
+            f"row {row} of log_probs sums to exp({float(sums.flatten()[row]):.4g}) and not to 1; "
+            "give log-probabilities: apply log_softmax(-1) to logits, log to probabilities"
+        )
+
+
+def check_labels(labels: Tensor, num_rows: int, num_classes: int) -> Tensor:
+    """Return the labels as int64; raise unless they are one per row, each the number of a class."""
+    if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex() or len(labels) != num_rows:
+        raise ValueError(
+            f"labels are {labels.dtype} of shape {tuple(labels.shape)}; give integers of shape (N,) with N = {num_rows}"
+        )
+    low, high = (int(end) for end in labels.long().aminmax())
+    if high >= num_classes or low < 0:
+        raise ValueError(
+            f"labels lie in {low}..{high}; log_probs have {num_classes} classes: "
+            f"labels must lie in 0..{num_classes - 1}"
+        )
+    return labels.long()
+
+
+def check_predictions(log_probs: Tensor, labels: Tensor) -> Tensor:
+    """Check log-probabilities (N, K) and their labels (N,); return the labels as int64."""
+    check_log_probs(log_probs)
+    return check_labels(labels, *log_probs.shape)
+
+
+def check_targets(y: Tensor, mean: Tensor) -> None:
+    """Raise unless targets are finite real numbers, at least one, and the mean has their shape."""
+    if mean.shape != y.shape or y.numel() == 0 or y.is_complex() or mean.is_complex():
+        raise ValueError(f"mean has shape {tuple(mean.shape)} and y {tuple(y.shape)}; both need one of (N,) or (N, T)")
+    if not bool(y.isfinite().all()):
+        row = int((~y.isfinite()).reshape(len(y), -1).any(1).nonzero()[0, 0]) if y.ndim else 0
+        raise ValueError(f"row {row} of y is {y[row].tolist() if y.ndim else y}: give finite targets, or leave it out")
+
+
+def check_moments(mean: Tensor, sd: Tensor) -> None:
+    """Raise unless means are finite and standard deviations finite and above 0."""
+    if not bool(mean.isfinite().all()) or not bool((sd.isfinite() & (sd > 0)).all()):
+        raise ValueError("this draw has a mean that is not finite or an sd that is not finite and > 0; check the model")
+
+
+def _check_resamples(num_resamples: int) -> None:
+    if not isinstance(num_resamples, int) or isinstance(num_resamples, bool) or num_resamples < 1:
+        raise ValueError(f"num_resamples is {num_resamples!r}; give an integer >= 1, such as 1000")
+
+
 def _check_rows(log_probs: Tensor, labels: Tensor) -> None:
-    if log_probs.ndim != 2 or len(log_probs) != len(labels):
+    if log_probs.ndim != 2 or len(log_probs) != len(labels) or log_probs.shape[1] == 0:
         raise ValueError(
             f"log_probs have shape {tuple(log_probs.shape)}; one draw covers the whole set: "
             f"give (N, K) with N = {len(labels)}"
         )
-    if int(labels.max()) >= log_probs.shape[1] or int(labels.min()) < 0:
-        raise ValueError(
-            f"labels lie in {int(labels.min())}..{int(labels.max())}; log_probs have {log_probs.shape[1]} classes: "
-            f"labels must lie in 0..{log_probs.shape[1] - 1}"
-        )
-
-
-def _check_log_probs(log_probs: Tensor) -> None:
-    if log_probs.ndim != 2 or not log_probs.is_floating_point():
-        raise ValueError(
-            f"log_probs are {log_probs.dtype} of shape {tuple(log_probs.shape)}; give log-probabilities (N, K)"
-        )
-    off = log_probs.logsumexp(1).abs()
-    if not bool((off < 1e-3).all()):  # NaN fails here too
-        row = int((~(off < 1e-3)).nonzero()[0, 0])
-        raise ValueError(
-            f"row {row} of log_probs sums to exp({float(log_probs[row].logsumexp(0)):.4g}) and not to 1; "
-            "give log-probabilities: apply log_softmax(-1) to logits"
-        )
+    check_labels(labels, *log_probs.shape)

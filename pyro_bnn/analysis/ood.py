@@ -12,8 +12,8 @@ familiar one (ties count half). FPR95 is the share of familiar inputs refused wh
 unfamiliar ones be found. Hendrycks and Gimpel 2017, arXiv:1610.02136. Both are torchmetrics'; it takes scores outside
 [0, 1] for logits and squashes them, so it is handed their ranks.
 
-The unfamiliar set must go through the standardiser of the familiar data (`Posterior.standardise`), as it would in use;
-its own would hide exactly the shift that is to be found.
+The unfamiliar set goes through the standardiser of the familiar data, as it would in use; its own would hide exactly
+the shift that is to be found. Handed in raw, or standardised with any statistics that it says, it does.
 """
 
 from collections.abc import Mapping
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from pyro_bnn.analysis.metrics import PredictiveAccumulator
+from pyro_bnn.data.standardise import plain, standardiser_of
 from pyro_bnn.inference.predictive import ClassDraw
 from pyro_bnn.posterior import Posterior
 
@@ -70,6 +71,10 @@ def fpr95(inside: Tensor, outside: Tensor) -> float:
 
 def ood_table(inside: Mapping[str, Tensor], outside: Mapping[str, Tensor]) -> dict[str, dict[str, float]]:
     """Return AUROC and FPR95 by score: {"entropy": {"auroc": ..., "fpr95": ...}, ...}."""
+    if inside.keys() != outside.keys():
+        raise ValueError(
+            f"the scores are {', '.join(inside)} in distribution and {', '.join(outside)} out of it: give both the same"
+        )
     return {
         name: {"auroc": auroc(inside[name], outside[name]), "fpr95": fpr95(inside[name], outside[name])}
         for name in inside
@@ -92,8 +97,8 @@ def detect(
     """
     Score familiar and unfamiliar inputs with a posterior and return AUROC and FPR95 of every score.
 
-    :param inside: inputs on the model's scale.
-    :param outside: inputs on the same scale: raw values that went through `posterior.standardise`.
+    :param inside: familiar inputs, raw or as `Standardised` tensors.
+    :param outside: likewise unfamiliar ones.
     """
     scores = [ood_scores(accumulate(posterior, x, num_samples, seed)) for x in (inside, outside)]
     return ood_table(*scores)
@@ -102,7 +107,9 @@ def detect(
 def gaussian_noise(like: Tensor, *, seed: int = 0) -> Tensor:
     """Return inputs of the same shape drawn from N(0, 1), which is what standardised data have per channel."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(like.shape, generator=generator).to(like)
+    noise = torch.randn(like.shape, generator=generator).to(plain(like))
+    scale = standardiser_of(like)
+    return noise if scale is None else scale.mark(noise)
 
 
 def shuffled_pixels(x: Tensor, *, seed: int = 0) -> Tensor:

@@ -56,7 +56,7 @@ def _not_latent(site: Any) -> bool:
 
 def prior_posterior(posterior: Posterior) -> Posterior:
     """Return a posterior's model with its prior in place of the fitted guide."""
-    return Posterior(posterior.model, PriorGuide(posterior.model), posterior.info)
+    return posterior.with_guide(PriorGuide(posterior.model))
 
 
 @final
@@ -104,7 +104,9 @@ def prior_predictive_check(
     """
     Check a model's prior on inputs x, and on targets y if given.
 
-    :param model: a Pyro program, or a posterior, whose model is checked in the units of its targets.
+    :param model: a Pyro program, or a posterior, whose model is checked in raw units.
+    :param x: inputs (N, ...), raw as `Posterior.predict` takes them.
+    :param y: likewise targets (N,) or (N, D).
     """
     prior = prior_posterior(model) if isinstance(model, Posterior) else Posterior(model, PriorGuide(model))
     confidences, means, sds = [], [], []
@@ -132,5 +134,5 @@ def prior_predictive_check(
         num_samples,
         mean_sd=float(spread.sqrt().mean()),
         data_sd=float((spread + sd.double().square().mean(0)).sqrt().mean()),
-        pit=None if y is None else pit(mean, sd, y),
+        pit=None if y is None else pit(mean, sd, prior.raw_targets(y)),
     )

@@ -64,10 +64,17 @@ def default_outside(x: Tensor, seed: int = 0, *, rows: int = _OUTSIDE_ROWS) -> d
     return found
 
 
-def fitted_temperature(posterior: Posterior, val: Rows, num_samples: int, seed: int = 0) -> float:
-    """Return the temperature of the averaged predictive fitted on (at most 2,000) validation rows."""
+def fitted_temperature(posterior: Posterior, val: Rows, num_samples: int, seed: int = 0) -> float | None:
+    """
+    Return the temperature of the averaged predictive fitted on (at most 2,000) validation rows.
+
+    None where a row gives its label probability 0, whose NLL is infinite at every temperature.
+    """
     x, y = (rows[:_VAL_ROWS] for rows in val)
-    return fit_temperature(accumulate(posterior, x, num_samples, seed).log_probs, y)
+    log_probs, labels = accumulate(posterior, x, num_samples, seed).log_probs, posterior.raw_targets(y)
+    if bool(log_probs.gather(1, labels.long().cpu()[:, None]).isinf().any()):
+        return None
+    return fit_temperature(log_probs, labels.cpu())
 
 
 def build_report(
@@ -89,17 +96,19 @@ def build_report(
     """
     Return the report as HTML.
 
-    :param test: inputs and labels or targets on the model's scale; likewise `val`, on which the temperature is fitted.
+    :param test: raw inputs and labels or targets, or Standardised ones; likewise `val`, on which the temperature is
+        fitted.
     :param history: the training trace, one mapping per epoch.
     :param results: what `results.json` holds: seconds, best epoch, versions, machine.
     :param evaluation: what `evaluate_rows` gave on `test`, if it is at hand; else it is made.
-    :param outside: unfamiliar inputs by name, on the model's scale; default noise and shuffled pixels.
+    :param outside: unfamiliar inputs by name, likewise; default noise and shuffled pixels.
     :param twin: another model on the same rows, shown beside.
     :param loo: leave-one-out at training rows, where it is defined; without it the page says why it is not.
     """
     from jinja2 import Environment, PackageLoader, select_autoescape
 
     results = results or {}
+    test = posterior.standardise(test[0]), posterior.raw_targets(test[1])
     if evaluation is None:
         evaluation = evaluate_rows(posterior, *test, num_samples, seed=seed)
     if twin is not None and type(twin.evaluation) is not type(evaluation):

@@ -18,7 +18,7 @@ from pyro_bnn.analysis.ood import accumulate, ood_scores, ood_table
 from pyro_bnn.analysis.prior_check import prior_posterior
 from pyro_bnn.analysis.selective import rejection_curve
 from pyro_bnn.analysis.signal_to_noise import WeightSummary
-from pyro_bnn.data.standardise import Standardiser
+from pyro_bnn.data.standardise import plain, standardiser_of
 from pyro_bnn.inference.predictive import ClassDraw
 from pyro_bnn.posterior import Posterior
 
@@ -285,9 +285,9 @@ def is_image(x: Tensor) -> bool:
 
 
 def raw_inputs(posterior: Posterior, x: Tensor) -> Tensor:
-    """Return inputs on the model's scale as they were."""
-    saved = posterior.info.get("standardiser")
-    return x if saved is None else Standardiser.from_dict(saved).invert(x)
+    """Return inputs as they were before they were standardised, if they say that they are."""
+    scale = standardiser_of(posterior.standardise(x))
+    return plain(x) if scale is None else scale.invert(posterior.standardise(x))
 
 
 def png(image: Tensor) -> str:

@@ -48,6 +48,8 @@ def rejection_curve(uncertainty: Tensor, correct: Tensor) -> RejectionCurve:
         )
     if bool(torch.isnan(uncertainty).any()):
         raise ValueError("uncertainty contains NaN: every row needs a place in the order")
+    if not bool(((correct == 0) | (correct == 1)).all()):  # NaN fails here too
+        raise ValueError("correct holds other values than 0 and 1: give one truth value per row")
     n = len(correct)
     values, ties = torch.unique(uncertainty, return_inverse=True)  # ascending
     right = torch.zeros(len(values), dtype=torch.float64, device=ties.device).index_add_(0, ties, correct.double())

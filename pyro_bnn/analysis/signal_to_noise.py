@@ -15,9 +15,13 @@ import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
-from pyro_bnn.inference.predictive import evaluation_mode
+from pyro_bnn.common.modules import evaluation_mode
+from pyro_bnn.common.turns import alone
+from pyro_bnn.data.standardise import plain
+from pyro_bnn.inference.predictive import Dealing, guide_trace
 from pyro_bnn.posterior import Posterior
 
 __all__ = ["PrunedGuide", "WeightSummary", "prune_by_signal_to_noise", "pruning_curve", "weight_summary"]
@@ -38,24 +42,37 @@ class WeightSummary(NamedTuple):
 
 
 def latent_values(trace: Any) -> dict[str, Tensor]:
-    """Return the values of a guide's trace by site, without auxiliary ones."""
+    """Return the values of a guide's trace by site, without auxiliary ones and the rows that plates subsample."""
     return {
         name: site["value"].detach()
         for name, site in trace.nodes.items()
-        if site["type"] == "sample" and not site["is_observed"] and not (site["infer"] or {}).get("is_auxiliary")
+        if site["type"] == "sample"
+        and not site["is_observed"]
+        and not site_is_subsample(site)
+        and not (site["infer"] or {}).get("is_auxiliary")
     }
 
 
 def draw_sites(guide: Callable[..., Any], x: Tensor | None = None) -> dict[str, Tensor]:
     """Return one draw of every latent site; `x` is what a guide that looks at its input is called with."""
-    with torch.no_grad(), evaluation_mode(guide), poutine.block():
-        return latent_values(poutine.trace(guide).get_trace(*(() if x is None else (x,))))
+    with alone(), torch.no_grad(), evaluation_mode(guide), poutine.block():
+        return latent_values(guide_trace(guide, *(() if x is None else (x,))))
 
 
 def restart(guide: Any) -> None:
     """Begin a new round of a guide of finitely many draws or members; others have no rounds."""
     if hasattr(guide, "restart"):
         guide.restart()
+
+
+def decks_of(guide: Any) -> list[Any]:
+    """Return what a guide of finitely many draws deals from; nothing for another."""
+    return list(guide.decks()) if isinstance(guide, Dealing) else []
+
+
+def moves_model(guide: Any) -> bool:
+    """Whether a guide's draws put values of the model's own parameters in place."""
+    return isinstance(guide, Dealing) and guide.moves_model()
 
 
 def weight_summary(
@@ -67,7 +84,11 @@ def weight_summary(
     :param x: one input, for a hand-written guide that needs it.
     :param num_samples: draws to estimate from, where the guide does not state its moments.
     """
-    guide: Any = posterior.guide
+    with posterior.turn(None if x is None else posterior.standardise(x)):
+        return _summary(posterior.guide, None if x is None else plain(posterior.standardise(x)), num_samples)
+
+
+def _summary(guide: Any, x: Tensor | None, num_samples: int) -> dict[str, WeightSummary]:
     if hasattr(guide, "site") and hasattr(guide, "site_names"):
         return {name: WeightSummary(*guide.site(name)) for name in guide.site_names()}
     if num_samples < 2:
@@ -102,6 +123,14 @@ class PrunedGuide(nn.Module):
         """Begin a new round of a guide of finitely many draws."""
         restart(self.guide)
 
+    def decks(self) -> list[Any]:
+        """Return what the guide deals from."""
+        return decks_of(self.guide)
+
+    def moves_model(self) -> bool:
+        """Whether the guide's draws put values of the model's own parameters in place."""
+        return moves_model(self.guide)
+
     @property
     def median(self) -> Callable[..., dict[str, Tensor]]:
         """The guide's median, pruned; only guides that have one have it here."""
@@ -125,7 +154,7 @@ def prune_by_signal_to_noise(
     keep[order[: round(fraction * len(order))]] = False
     parts = keep.split([r.numel() for r in ratios.values()])
     masks = {name: part.view_as(r) for (name, r), part in zip(ratios.items(), parts, strict=True)}
-    return Posterior(posterior.model, PrunedGuide(posterior.guide, masks), posterior.info)
+    return posterior.with_guide(PrunedGuide(posterior.guide, masks))
 
 
 def pruning_curve(

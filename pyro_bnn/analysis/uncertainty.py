@@ -21,7 +21,7 @@ not, and is never negative beyond rounding.
 import torch
 from torch import Tensor
 
-from pyro_bnn.analysis.metrics import entropy, log_mean_exp
+from pyro_bnn.analysis.metrics import check_log_probs, check_moments, entropy_of_rows, log_mean_exp
 from pyro_bnn.posterior import Uncertainty
 
 __all__ = ["Uncertainty", "entropy_decomposition", "mutual_information", "variance_decomposition"]
@@ -35,6 +35,7 @@ def _check_draws(draws: Tensor, name: str) -> None:
 def mutual_information(log_probs: Tensor) -> Tensor:
     """Mean over draws of KL(p_s || p), in nats: log-probabilities (S, N, K) -> (N,)."""
     _check_draws(log_probs, "log_probs")
+    check_log_probs(log_probs, shape="(..., K)")
     p = log_probs.exp()
     gap = log_probs - log_mean_exp(log_probs)  # (S, N, K); -inf - -inf where no draw gives a class any mass
     return torch.where(p > 0, p * gap, torch.zeros_like(p)).sum(-1).mean(0)
@@ -43,13 +44,19 @@ def mutual_information(log_probs: Tensor) -> Tensor:
 def entropy_decomposition(log_probs: Tensor) -> Uncertainty:
     """Return total, aleatoric and epistemic uncertainty (N,) in nats of draws of log-probabilities (S, N, K)."""
     _check_draws(log_probs, "log_probs")
-    total, aleatoric = entropy(log_mean_exp(log_probs)), entropy(log_probs).mean(0)
+    check_log_probs(log_probs, shape="(..., K)")
+    total, aleatoric = entropy_of_rows(log_mean_exp(log_probs)), entropy_of_rows(log_probs).mean(0)
     return Uncertainty(total, aleatoric, total - aleatoric)
 
 
 def variance_decomposition(means: Tensor, sds: Tensor) -> Uncertainty:
     """Return total, aleatoric and epistemic variance of draws N(m_s, sd_s^2), (S, N) or (S, N, D)."""
     _check_draws(means, "means")
+    if sds.ndim and sds.shape != means.shape and sds.shape != means.shape[1:]:
+        raise ValueError(
+            f"sds have shape {tuple(sds.shape)} and means {tuple(means.shape)}; give one sd per mean, per row, or one"
+        )
+    check_moments(means, sds)
     aleatoric = sds.square().expand_as(means).mean(0)
     epistemic = means.var(0, correction=0)
     return Uncertainty(aleatoric + epistemic, aleatoric, epistemic)

@@ -6,13 +6,14 @@ from pyro_bnn.data.frames import from_frame, read_csv
 from pyro_bnn.data.load import Data, load_data
 from pyro_bnn.data.sources import DATASETS, data_root
 from pyro_bnn.data.split import Split, as_split, batches, subset
-from pyro_bnn.data.standardise import Standardiser
+from pyro_bnn.data.standardise import Standardised, Standardiser
 
 __all__ = [
     "AUGMENTATIONS",
     "DATASETS",
     "Data",
     "Split",
+    "Standardised",
     "Standardiser",
     "as_split",
     "batches",

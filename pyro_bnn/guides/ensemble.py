@@ -15,6 +15,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from pyro_bnn.guides.apart import apart
 from pyro_bnn.guides.draws import Deck
 from pyro_bnn.guides.flat import load_model_state, model_state
 
@@ -81,8 +82,27 @@ class Ensemble(nn.Module):
             if again is not None:
                 again()
 
+    def decks(self) -> list[Deck]:
+        """Return what the members are dealt from, and what those of finitely many draws deal from."""
+        own: list[Any] = [getattr(member, "decks", list) for member in self.members]
+        return [self._deck, *(deck for decks in own for deck in decks())]
+
+    def moves_model(self) -> bool:
+        """Whether a member puts values of the model's own parameters in place."""
+        asked: list[Any] = [getattr(member, "moves_model", bool) for member in self.members]
+        return bool(self._state_names) or any(moves() for moves in asked)
+
+    @property
+    def fitted(self) -> Any:
+        """What the members were fitted with, where that is the same for all."""
+        found = [getattr(member, "fitted", None) for member in self.members]
+        return found[0] if all(one == found[0] for one in found) else None
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Sample every site from the next member."""
+        return apart("Ensemble", lambda: self._next(*args, **kwargs), moves_model=self.moves_model())
+
+    def _next(self, *args: Any, **kwargs: Any) -> Any:
         m = self._deck.take()
         if self._state_names:
             named = enumerate(self._state_names)

@@ -34,13 +34,13 @@ from torch.distributions import Distribution
 from torch.distributions.utils import lazy_property
 from torch.nn import functional as F
 
-from pyro_bnn.guides.init import INIT_LOCS, initial_loc, is_real
+from pyro_bnn.common.turns import in_turn
+from pyro_bnn.common.untouched import untouched
+from pyro_bnn.guides.init import DEFAULT_LOC, DEFAULT_RHO, default_scale, is_real, start_of
 from pyro_bnn.guides.program import bijection, latent_trace, name_parameters, new_name, rename
+from pyro_bnn.guides.quantiles import as_quantiles, normal_quantiles
 
 __all__ = ["DEFAULT_RHO", "AutoMeanFieldNormal", "FlatSlice", "Groups", "SiteView", "inverse_softplus"]
-
-DEFAULT_RHO = -4.0
-"""The default start of rho: sigma = softplus(-4) = 0.0181, small beside the usual priors but not degenerate."""
 
 Groups: TypeAlias = Literal["site"] | Mapping[str, str | Sequence[str]] | None
 
@@ -159,9 +159,11 @@ class AutoMeanFieldNormal(AutoGuide):
     A mean-field normal guide with softplus scales, flat storage and an analytic KL.
 
     :param model: any Pyro program; a BNN is inspected at once, another program at the first call.
-    :param init_loc: where the means start: 'uniform' (matches the prior's standard deviation; the default), 'normal',
-        'torch', 'net' or 'zeros'; see :mod:`pyro_bnn.guides.init`.
-    :param init_scale: initial sigma. At most one of `init_scale`, `init_rho`, `relative_scale`; default init_rho=-4.
+    :param init_loc: where the means start: 'uniform' (matches the prior's standard deviation; the default of a BNN),
+        'typical' (near 0 of the unconstrained space; that of other programs), 'normal', 'torch', 'net' or 'zeros';
+        see :mod:`pyro_bnn.guides.init`.
+    :param init_scale: initial sigma. At most one of `init_scale`, `init_rho`, `relative_scale`; default init_rho=-4
+        for the weights of a BNN, init_scale=0.1 for the sites of another program (half of max_scale, if that is less).
     :param init_rho: initial rho, sigma = softplus(rho).
     :param relative_scale: initial sigma as a fraction of each site's prior standard deviation.
     :param max_scale: optional cap on sigma.
@@ -174,7 +176,7 @@ class AutoMeanFieldNormal(AutoGuide):
         self,
         model: Any,
         *,
-        init_loc: str = "uniform",
+        init_loc: str = DEFAULT_LOC,
         init_scale: float | None = None,
         init_rho: float | None = None,
         relative_scale: float | None = None,
@@ -184,8 +186,7 @@ class AutoMeanFieldNormal(AutoGuide):
     ) -> None:
         if not callable(model):
             raise TypeError(f"model is a {type(model).__name__}; pass a Pyro program (a callable)")
-        if init_loc not in INIT_LOCS:
-            raise ValueError(f"init_loc={init_loc!r} is unknown: pass one of {sorted(INIT_LOCS)}")
+        init_loc = start_of(model, init_loc)
         if sum(v is not None for v in (init_scale, init_rho, relative_scale)) > 1:
             raise ValueError("init_scale, init_rho and relative_scale all set the initial sigma: pass one of them")
         _check_positive("init_scale", init_scale)
@@ -220,7 +221,7 @@ class AutoMeanFieldNormal(AutoGuide):
     # -- building ------------------------------------------------------------------------------------------------
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
-        trace = latent_trace(self.model, args, kwargs)
+        trace = latent_trace(self.model, args, kwargs, self._options["init_loc"])
         sites = dict(trace.iter_stochastic_nodes())
         group_of = _assign(sites, self._options["groups"])
         locs: dict[str, list[Tensor]] = {}
@@ -255,8 +256,7 @@ class AutoMeanFieldNormal(AutoGuide):
     def _lay(self, name: str, site: Any, group: str, start: int) -> tuple[Tensor, _Place]:
         fn = site["fn"]
         transform = bijection(name, fn)
-        value = initial_loc(self._options["init_loc"], fn, site["infer"].get("init", {}))
-        loc = transform.inv(value.to(site["value"])).detach()
+        loc = transform.inv(site["value"]).detach()
         event_dim = fn.event_dim + loc.dim() - site["value"].dim()
         plates = tuple(frame.name for frame in site["cond_indep_stack"])
         bend = None if is_real(fn.support) else transform
@@ -265,6 +265,7 @@ class AutoMeanFieldNormal(AutoGuide):
 
     def _initial_rho(self, site: Any, loc: Tensor) -> Tensor:
         options = self._options
+        cap = options["max_scale"]
         if options["init_rho"] is not None:
             sigma = F.softplus(loc.new_tensor(options["init_rho"], dtype=torch.float64))
         elif options["relative_scale"] is not None:
@@ -278,8 +279,11 @@ class AutoMeanFieldNormal(AutoGuide):
         elif options["init_scale"] is not None:
             sigma = loc.new_tensor(options["init_scale"], dtype=torch.float64)
         else:
-            sigma = F.softplus(loc.new_tensor(DEFAULT_RHO, dtype=torch.float64))
-        cap = options["max_scale"]
+            hints = site["infer"].get("init", {})
+            default = default_scale(hints)
+            if cap is not None and not hints:
+                default = min(default, cap / 2)
+            sigma = loc.new_tensor(default, dtype=torch.float64)
         if cap is not None:
             if bool((sigma >= cap).any()):
                 raise ValueError(f"max_scale={cap} is not above the initial sigma {float(sigma.max()):.4g}: raise one")
@@ -305,21 +309,13 @@ class AutoMeanFieldNormal(AutoGuide):
         if self.prototype_trace is None:
             self._setup_prototype(*args, **kwargs)
         plates: Any = self._create_plates(*args, **kwargs) if self._prototype_frames else {}  # type: ignore[no-untyped-call]
-        flats: dict[str, tuple[Tensor, Tensor]] = {}
-        pieces: dict[str, Any] = {}
-        for group, sizes in self._sizes.items():
-            loc = self._flat(group, "loc")  # (P,)
-            scale = self.scale_of(self._flat(group, "rho"))  # (P,)
-            draw = torch.addcmul(loc, scale, torch.randn_like(loc))  # (P,)
-            flats[group] = (loc, scale)
-            pieces[group] = iter(draw.split(sizes))
+        draws, flats = self.plain_draw()
         result = {}
         for name, place in self._places.items():
-            flat = FlatSlice(*flats[place.group], place.start, place.stop)
-            fn: Any = _Presampled(flat, next(pieces[place.group]).view(place.shape))
+            fn: Any = _Presampled(flats[name], draws[name])
             infer: Any = {}
             if place.transform is None:
-                fn, infer = fn.to_event(place.event_dim), {"flat": flat}
+                fn, infer = fn.to_event(place.event_dim), {"flat": flats[name]}
             else:
                 fn = self._transformed(fn, place)
             with ExitStack() as stack:
@@ -327,6 +323,28 @@ class AutoMeanFieldNormal(AutoGuide):
                     stack.enter_context(plates[plate])
                 result[name] = pyro.sample(name, fn, infer=infer)
         return result
+
+    def is_plain(self) -> bool:
+        """Return whether `plain_draw` draws as `forward` does: all sites real and outside of plates, no hooks."""
+        simple = bool(self._places) and not self._prototype_frames
+        return simple and all(p.transform is None for p in self._places.values()) and untouched(self, _WRITTEN)
+
+    def plain_draw(self) -> tuple[dict[str, Tensor], dict[str, FlatSlice]]:
+        """Draw every site as `forward` does, without sample statements; return values and places by site."""
+        values: dict[str, Tensor] = {}
+        places: dict[str, FlatSlice] = {}
+        flats: dict[str, tuple[Tensor, Tensor]] = {}
+        pieces: dict[str, Any] = {}
+        with self._pyro_context:
+            for group, sizes in self._sizes.items():
+                loc = self._flat(group, "loc")  # (P,)
+                scale = self.scale_of(self._flat(group, "rho"))  # (P,)
+                draw = torch.addcmul(loc, scale, torch.randn_like(loc))  # (P,)
+                flats[group], pieces[group] = (loc, scale), iter(draw.split(sizes))
+        for name, place in self._places.items():
+            values[name] = next(pieces[place.group]).view(place.shape)
+            places[name] = FlatSlice(*flats[place.group], place.start, place.stop)
+        return values, places
 
     @staticmethod
     def _transformed(fn: Any, place: _Place) -> Any:
@@ -340,6 +358,7 @@ class AutoMeanFieldNormal(AutoGuide):
         if self.prototype_trace is None:
             raise RuntimeError("the guide has not seen the model yet: call it once with the model's arguments")
 
+    @in_turn
     @torch.no_grad()
     def site(self, name: str) -> SiteView:
         """Return mean and standard deviation of the site called `name`, detached, in unconstrained space."""
@@ -353,6 +372,7 @@ class AutoMeanFieldNormal(AutoGuide):
         cut = slice(place.start, place.stop)
         return SiteView(loc[cut].view(place.shape).clone(), scale[cut].view(place.shape).clone())
 
+    @in_turn
     @torch.no_grad()
     def assign(self, name: str, loc: Tensor, scale: Tensor) -> None:
         """Set mean and standard deviation of the site called `name`, in unconstrained space."""
@@ -380,6 +400,7 @@ class AutoMeanFieldNormal(AutoGuide):
         self._built()
         return list(self._places)
 
+    @in_turn
     @torch.no_grad()
     def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Return the median of every site: its mean, mapped to the site's support."""
@@ -389,6 +410,18 @@ class AutoMeanFieldNormal(AutoGuide):
         for name, place in self._places.items():
             loc = self.site(name).loc
             result[name] = loc if place.transform is None else place.transform(loc)
+        return result
+
+    @in_turn
+    @torch.no_grad()
+    def quantiles(self, quantiles: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Return quantiles (Q, *shape) of every site, exactly; for the levels Q, such as [0.05, 0.5, 0.95]."""
+        if self.prototype_trace is None:
+            self._setup_prototype(*args, **kwargs)
+        result = {}
+        for name, place in self._places.items():
+            loc, scale = self.site(name)
+            result[name] = normal_quantiles(name, loc, scale, place.transform, as_quantiles(quantiles, loc))
         return result
 
     # -- freezing ------------------------------------------------------------------------------------------------
@@ -408,3 +441,6 @@ class AutoMeanFieldNormal(AutoGuide):
     def unfreeze(self, which: str) -> None:
         """Train 'loc' or 'scale' again."""
         self._train(which, True)
+
+
+_WRITTEN = {name: vars(AutoMeanFieldNormal)[name] for name in ("forward", "scale_of", "_flat", "plain_draw")}

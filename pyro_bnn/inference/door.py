@@ -35,11 +35,12 @@ from torch.distributions import constraints
 
 from pyro_bnn.data.arrays import members
 from pyro_bnn.data.split import Split, as_split
-from pyro_bnn.data.standardise import Standardiser
+from pyro_bnn.data.standardise import Standardiser, plain, standardiser_of
 from pyro_bnn.data.streams import Loaded, Rows, Stream, as_batch, is_stream
 from pyro_bnn.inference.missing import MaskMissing, any_missing, check_known_as_a_whole
+from pyro_bnn.inference.sites import leaf_of
 
-__all__ = ["Admitted", "Standardise", "admit", "known_dtype", "leaf"]
+__all__ = ["Admitted", "Standardise", "admit", "known_dtype"]
 
 Standardise: TypeAlias = bool | Literal["x", "y"]
 
@@ -108,10 +109,14 @@ def _admit_rows(
     if weights is None and train.weights is not None and not isinstance(data, Split):
         _check_takes_weights(model)
     check_batch_size(batch_size, len(train))
-    standardiser = y_standardiser = None
+    standardiser, y_standardiser = _scales_of(train)
+    for name, scale in (("x", standardiser), ("y", y_standardiser)):
+        if scale is not None and standardise in (True, name):
+            raise ValueError(f"standardise={standardise!r}: {name} says that it is standardised already; leave it out")
+    train, validation = _unmarked(train), None if validation is None else _unmarked(validation)
     if standardise is not False:  # in float64, and rounded afterwards
-        train_64 = as_split(data, dtype=torch.float64, missing=True)
-        val_64 = None if val is None else as_split(val, dtype=torch.float64, missing=True)
+        train_64 = _unmarked(as_split(data, dtype=torch.float64, missing=True))
+        val_64 = None if val is None else _unmarked(as_split(val, dtype=torch.float64, missing=True))
     if standardise in (True, "x"):
         standardiser = _fit_inputs(train_64, dtype)
         train = _with_x(train, train_64, standardiser, dtype)
@@ -142,19 +147,33 @@ def _admit_stream(
     stream = Loaded(data, batch_size, num_data, dtype, device)
     check_batch_size(batch_size, stream.counts[0])
     validation = None if val is None else as_split(val, dtype=dtype, missing=True, name="val")
+    validation = None if validation is None else _unmarked(validation)
     if validation is not None and device is not None:
         validation = validation.to(device)
     first = stream.first()
+    scales = _scales_of(first)
+    first = _unmarked(first)
     if first.weights is not None:
         _check_takes_weights(model)
     splits = {"y": first} if validation is None else {"y": first, "val y": validation}
     found = _inspect(model, guide, first, stream.counts, splits)
-    stream.prepare = found.ready
+    stream.prepare = lambda rows: found.ready(_unmarked(rows))
     _check_single_row(model, guide, stream, found)
     first = found.ready(first)
     if found.real:
         _warn_of_raw_targets(model, first.y)
-    return _admitted(stream, first, None if validation is None else found.ready(validation), found)
+    return _admitted(stream, first, None if validation is None else found.ready(validation), found, *scales)
+
+
+def _scales_of(rows: Split) -> tuple[Standardiser | None, Standardiser | None]:
+    """Return what inputs and targets say they are on the scale of."""
+    return standardiser_of(rows.x), standardiser_of(rows.y)
+
+
+def _unmarked(rows: Split) -> Split:
+    """Return the rows as plain tensors: what they say of their scale has been read."""
+    x = tuple(map(plain, rows.x)) if isinstance(rows.x, tuple) else plain(rows.x)
+    return replace(rows, x=x, y=plain(rows.y))
 
 
 def _admitted(
@@ -185,11 +204,6 @@ def known_dtype(model: Any, guide: Any) -> torch.dtype | None:
 
 def _floating(model: Any, guide: Any) -> torch.dtype:
     return known_dtype(model, guide) or torch.get_default_dtype()
-
-
-def leaf(value: Any) -> Tensor:
-    """Return the tensor that an optimizer moves; a bare nn.Parameter under `module_local_params` is its own."""
-    return cast(Tensor, value.unconstrained() if hasattr(value, "unconstrained") else value)
 
 
 def check_batch_size(batch_size: Any, n: int) -> None:
@@ -419,7 +433,7 @@ def _run(model: Any, guide: Any, rows: Split, masked: bool) -> tuple[Any, Any, d
         for buffer, value in zip(buffers, kept, strict=True):
             buffer.copy_(value)
     sites: list[tuple[str, Any]] = sorted(capture.trace.nodes.items())
-    return weights, trace, {name: leaf(site["value"]) for name, site in sites}
+    return weights, trace, {name: leaf_of(site["value"]) for name, site in sites}
 
 
 def _complain(error: Any, rows: Split) -> NoReturn:

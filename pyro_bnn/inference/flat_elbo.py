@@ -1,5 +1,5 @@
 """
-The evidence lower bound with an analytic, flat KL, run as a captured graph.
+The evidence lower bound with an analytic, flat KL.
 
     loss = -E_q log p(y | x, w) + KL(q || p)                                     (TraceMeanField_ELBO)
 
@@ -13,23 +13,29 @@ says where its sites lie (`infer["flat"]` of the site). A site whose prior is no
 that is masked or inside a plate, is treated as in TraceMeanField_ELBO: analytic KL if one is registered, else sampled.
 As there, the scale of an analytic KL is that of the guide's site.
 
-Where :mod:`pyro_bnn.inference.tracing` finds that the step is the same tensor computation each time, it is captured
-once and runs without Pyro from then on; everything else runs eagerly. Stock `SVI.step` works with both.
+How a step runs, from the plainest to the fastest, all with the same numbers:
 
-Departures from TraceMeanField_ELBO: arguments are validated at the first step of a kind only; terms are added in
-another order (equal to 1e-6 relative, from the same noise).
+    by Pyro       model and guide run under Pyro's handlers: any program, any handlers around the step
+    plainly       the same expression without handlers, where model and guide can write it down (:class:`PlainModel`,
+                  :class:`PlainGuide`: a BNN with a flat guide) and nothing else listens; the network itself runs
+    recorded      the tensor operations of the step, kept and run without its Python (:mod:`pyro_bnn.inference.graph`):
+                  inside `fit`, for networks that are torch's or this library's, or where `trace=True` asks for it
+
+Departure from TraceMeanField_ELBO: terms are added in another order (equal to 1e-6 relative, from the same noise).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast, final
+from logging import getLogger
+from typing import Any, NamedTuple, Protocol, cast, final, runtime_checkable
 
-import pyro
 import pyro.poutine as poutine
 import torch
+from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
-from pyro.infer.util import is_validation_enabled, torch_item
+from pyro.infer.util import check_fully_reparametrized, is_validation_enabled, torch_item
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.subsample_messenger import _Subsample
 from pyro.util import warn_if_nan
@@ -37,10 +43,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributions import Independent, Normal, kl_divergence
 
-from pyro_bnn.inference.recording import recording
-from pyro_bnn.inference.tracing import GraphCache, ParamSite, StepResult, param_sites
+from pyro_bnn.inference.graph.private import MISSING
+from pyro_bnn.inference.kl import active_scales, scale_key
+from pyro_bnn.inference.sites import ParamSite, StepResult, param_sites
 
-__all__ = ["FlatMeanField_ELBO"]
+__all__ = ["FlatMeanField_ELBO", "PlainGuide", "PlainModel"]
+
+log = getLogger("pyro_bnn")
 
 
 class _Flat(Protocol):
@@ -50,6 +59,38 @@ class _Flat(Protocol):
     scale: Tensor
     start: int
     stop: int
+
+
+@runtime_checkable
+class PlainModel(Protocol):
+    """A model that can say without Pyro's handlers what it says with them."""
+
+    def is_plain(self) -> bool:
+        """Return whether it still is what its class made it: nothing replaced, no hooks."""
+        ...
+
+    def priors(self) -> Mapping[str, Any]:
+        """Return the prior of every latent site, by its name without the prefix "net."."""
+        ...
+
+    def plain_nll(self, values: Mapping[str, Tensor], scale: Callable[[Any], Any], x: Any, y: Tensor) -> Tensor:
+        """Return minus the log-likelihood of a batch, scaled to the whole data set, and by `scale`."""
+        ...
+
+
+@runtime_checkable
+class PlainGuide(Protocol):
+    """A guide of independent normals on flat vectors that can draw without Pyro's handlers."""
+
+    model: Any
+
+    def is_plain(self) -> bool:
+        """Return whether every site is real, outside of plates and built, nothing replaced, no hooks."""
+        ...
+
+    def plain_draw(self) -> tuple[dict[str, Tensor], dict[str, "_Flat"]]:
+        """Return a draw of every site, and where each lies, in the model's order."""
+        ...
 
 
 # ------------------------------------------------------------------------------------------------------ the flat KL
@@ -112,23 +153,40 @@ class _Prior(NamedTuple):
 
 
 @final
-class _PriorCache:
-    """Flat priors, kept as long as the same distributions with the same content are met again."""
+class _FlatPriors:
+    """
+    Makes the flat vectors of priors.
+
+    They are kept only for priors that are one number per site (which most are), and found again by these numbers: a
+    prior that is written to, or replaced, is another prior.
+    """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, ...], tuple[list[Normal], list[int], _Prior]] = {}
+        self._kept: dict[Any, _Prior] = {}
 
+    @torch.no_grad()
     def __call__(self, priors: list[Normal]) -> _Prior:
-        key = tuple(map(id, priors))
-        versions = [t._version for p in priors for t in (p.loc, p.scale)]
-        kept = self._kept.get(key)
-        if kept is None or kept[1] != versions:
+        numbers = [_single(t) for prior in priors for t in (prior.loc, prior.scale)]
+        if any(number is None for number in numbers):
+            return _Prior(_flatten(priors, "loc"), _flatten(priors, "scale").reciprocal())
+        first = priors[0].loc
+        sizes = [prior.batch_shape.numel() for prior in priors]
+        values = torch.stack(cast(list[Tensor], numbers)).tolist()
+        key = (first.dtype, first.device, *sizes, *values)
+        if key not in self._kept:
             if len(self._kept) >= 16:
                 self._kept.clear()
-            with torch.no_grad():
-                flat = _Prior(_uniform(_flatten(priors, "loc")), _uniform(_flatten(priors, "scale").reciprocal()))
-            kept = self._kept[key] = (priors, versions, flat)
-        return kept[2]
+            self._kept[key] = _Prior(
+                _uniform(_flatten(priors, "loc")), _uniform(_flatten(priors, "scale").reciprocal())
+            )
+        return self._kept[key]
+
+
+def _single(tensor: Tensor) -> Tensor | None:
+    """Return the one number that a tensor shows in every place, or None if it may show several."""
+    if any(stride and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+        return None
+    return tensor.as_strided((), ()) if tensor.numel() else None
 
 
 def _flatten(priors: Sequence[Normal], which: str) -> Tensor:
@@ -137,7 +195,7 @@ def _flatten(priors: Sequence[Normal], which: str) -> Tensor:
 
 
 def _uniform(vector: Tensor) -> Tensor:
-    return vector[0].clone() if bool((vector == vector[0]).all()) else vector
+    return vector[0].clone() if bool((vector == vector[0]).all()) else vector.clone()
 
 
 # ---------------------------------------------------------------------------------------------------------- the ELBO
@@ -147,19 +205,23 @@ def _is_sample(site: Any) -> bool:
     return site["type"] == "sample" and not isinstance(site["fn"], _Subsample)
 
 
+def _scaled(value: Tensor, scale: Any, mask: Any = None) -> Tensor:
+    """Scale and mask as Pyro does; a KL weight that is a tensor is rounded to the precision of what it multiplies."""
+    if isinstance(scale, Tensor) and scale.dim() == 0:
+        scale = scale.to(value.dtype)
+    return cast(Tensor, scale_and_mask(value, scale, mask))
+
+
 def _log_prob_sum(site: Any) -> Tensor:
     if "log_prob_sum" not in site:
         log_prob = site["fn"].log_prob(site["value"], *site["args"], **site["kwargs"])
-        site["log_prob_sum"] = scale_and_mask(log_prob, site["scale"], site["mask"]).sum()
+        site["log_prob_sum"] = _scaled(log_prob, site["scale"], site["mask"]).sum()
     return site["log_prob_sum"]  # type: ignore[no-any-return]
 
 
-def _entropy_sum(site: Any) -> Any:
-    parts = site.get("score_parts")
-    if parts is None:
-        parts = site["fn"].score_parts(site["value"], *site["args"], **site["kwargs"])
-        parts = parts.scale_and_mask(site["scale"], site["mask"])
-    return parts.entropy_term.sum()
+def _entropy_sum(site: Any) -> Tensor:
+    log_prob = site["fn"].log_prob(site["value"], *site["args"], **site["kwargs"])
+    return _scaled(log_prob, site["scale"], site["mask"]).sum()
 
 
 def _site_kl(model_site: Any, guide_site: Any) -> Any:
@@ -168,14 +230,26 @@ def _site_kl(model_site: Any, guide_site: Any) -> Any:
         kl = kl_divergence(guide_site["fn"], model_site["fn"])
     except NotImplementedError:
         return _entropy_sum(guide_site) - _log_prob_sum(model_site)
-    kl = scale_and_mask(kl, guide_site["scale"], guide_site["mask"])
-    return kl.sum() if isinstance(kl, Tensor) else kl * torch.Size(guide_site["fn"].batch_shape).numel()
+    if not isinstance(kl, Tensor):
+        kl = torch.full(guide_site["fn"].batch_shape, float(kl))
+    return _scaled(kl, guide_site["scale"], guide_site["mask"]).sum()
+
+
+def _check_reparameterised(name: str, guide_site: Any) -> None:
+    if not guide_site["fn"].has_rsample:
+        raise NotImplementedError(
+            f"FlatMeanField_ELBO differentiates through the guide's draws, and site {name!r} ({guide_site['fn']}) is "
+            "not reparameterised: all distributions in the guide must be, or use TraceScoreFunction_ELBO"
+        )
+    if type(guide_site["fn"]).score_parts is not TorchDistributionMixin.score_parts:  # it may be so in part
+        check_fully_reparametrized({**guide_site, "score_parts": guide_site["fn"].score_parts(guide_site["value"])})
 
 
 def _flat_place(model_site: Any, guide_site: Any) -> tuple[_Flat, Normal] | None:
     """Return where a site lies and its prior, if its KL is that of two Normals over all of its elements, unmasked."""
     flat = guide_site["infer"].get("flat")
-    if flat is None or guide_site["mask"] is not None or isinstance(guide_site["scale"], Tensor):
+    scale = guide_site["scale"]
+    if flat is None or guide_site["mask"] is not None or (isinstance(scale, Tensor) and scale.dim()):
         return None
     q, p = guide_site["fn"], model_site["fn"]
     prior = _normal(p)
@@ -189,21 +263,30 @@ def _flat_place(model_site: Any, guide_site: Any) -> tuple[_Flat, Normal] | None
 @final
 class FlatMeanField_ELBO(TraceMeanField_ELBO):
     """
-    TraceMeanField_ELBO in one flat expression, run as a captured graph where that is certain to be the same.
+    TraceMeanField_ELBO in one flat expression.
+
+    `trace=True` is a promise of yours, that of torch.jit.trace: what the step computes depends on its arguments'
+    tensors, on parameters, buffers and random draws, and on nothing else that changes; its Python then runs at the
+    first step only. By default a step is recorded where the library can be certain of that without being told: inside
+    `fit`, if the network, its prior and its likelihood are made of torch's and this library's code alone, and so is
+    what `fit` calls between two steps.
 
     :param num_particles: how many draws to average over.
-    :param trace: whether to capture steps as graphs; False runs every step eagerly.
-    :param options: further options of Pyro's ELBO classes; `vectorize_particles` runs eagerly.
+    :param trace: None (where it is certain), True (always: the promise above) or False (never).
+    :param options: further options of Pyro's ELBO classes; `vectorize_particles` runs by Pyro.
     """
 
-    def __init__(self, num_particles: int = 1, *, trace: bool = True, **options: Any) -> None:
+    def __init__(self, num_particles: int = 1, *, trace: bool | None = None, **options: Any) -> None:
         if isinstance(num_particles, bool) or not isinstance(num_particles, int) or num_particles < 1:
             raise ValueError(f"num_particles={num_particles!r} is not allowed: give an integer >= 1")
+        if trace not in (None, True, False):
+            raise ValueError(f"trace={trace!r} is not allowed: give None, True or False")
         super().__init__(num_particles=num_particles, **options)  # type: ignore[no-untyped-call]
         self.trace = trace
-        self._graphs = GraphCache()
-        self._priors = _PriorCache()
-        self._validated: dict[tuple[int, int], tuple[Any, Any]] = {}  # holds the objects, so that ids stay theirs
+        self.undisturbed = False
+        """Whether nobody's Python but libraries' runs between two steps: the training loop says so."""
+        self._recorded = _recordings() if trace is not False else None
+        self._priors = _FlatPriors()
 
     # -- Pyro's interface ----------------------------------------------------------------------------------------
 
@@ -229,18 +312,21 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
     def differentiable_loss(
         self, model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Tensor:
-        """Return the loss as a tensor that can be differentiated once with respect to the parameters."""
+        """Return the loss as a tensor that can be differentiated with respect to the parameters."""
         total: Any = 0.0
-        for _ in range(1 if self.vectorize_particles else self.num_particles):
-            result = self._graph_step(model, guide, args, kwargs)
-            if result is None:
-                loss, _ = self._one(model, guide, args, kwargs)
-            else:
-                loss = cast(Tensor, _GraphLoss.apply(result, *result.leaves))
-            total = total + loss
+        for _ in range(self._rounds()):
+            total = total + self._particle(model, guide, args, kwargs)[0]
         return cast(Tensor, total)
 
+    def forget_recordings(self) -> None:
+        """Record the next step anew: somebody's code has run that may have changed the program."""
+        if self._recorded is not None:
+            self._recorded.forget()
+
     # -- one step ------------------------------------------------------------------------------------------------
+
+    def _rounds(self) -> int:
+        return 1 if self.vectorize_particles else self.num_particles
 
     def _step(
         self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any], with_params: bool = False
@@ -248,8 +334,8 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
         loss: Any = 0.0
         nll: Any = 0.0
         params: list[ParamSite] = []
-        for _ in range(1 if self.vectorize_particles else self.num_particles):
-            result = self._graph_step(model, guide, args, kwargs)
+        for _ in range(self._rounds()):
+            result = self._recorded_step(model, guide, args, kwargs)
             if result is None:
                 result = self._eager_step(model, guide, args, kwargs, with_params)
             else:
@@ -257,45 +343,59 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
             loss, nll, params = loss + result.loss, nll + result.nll, result.params
         return loss, nll, params
 
-    def _graph_step(self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepResult | None:
-        if not self.trace or (self.vectorize_particles and self.num_particles > 1):
+    def _recorded_step(
+        self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> StepResult | None:
+        if self._recorded is None or not (self.trace or self.undisturbed):
             return None
-        return self._graphs.step(self._particle, self.num_particles, model, guide, args, kwargs)
+        if self.vectorize_particles and self.num_particles > 1:
+            return None
+        return cast(
+            StepResult | None,
+            self._recorded.step(
+                self._particle, self.num_particles, model, guide, args, kwargs, by_name=self.trace is True
+            ),
+        )
 
     def _eager_step(
         self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any], with_params: bool
     ) -> StepResult:
-        traces: list[Any] = []
-        loss, nll = self._one(model, guide, args, kwargs, traces)
+        seen = poutine.trace(param_only=True)
+        with seen if with_params else nullcontext():
+            loss, nll = self._particle(model, guide, args, kwargs)
         if isinstance(loss, Tensor) and loss.requires_grad:
             loss.backward(retain_graph=self.retain_graph)
-        params = param_sites(*traces) if with_params else []
+        params = param_sites(seen.trace) if with_params else []
         return StepResult(torch.as_tensor(loss).detach(), torch.as_tensor(nll).detach(), [], [], params)
 
-    def _one(
-        self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any], traces: list[Any] | None = None
-    ) -> tuple[Any, Any]:
-        """Run a particle eagerly, with Pyro's checks the first time this model and guide are met."""
-        key = (id(model), id(guide))
-        if is_validation_enabled() and key not in self._validated:
-            result = self._particle(model, guide, args, kwargs, traces)
-            if len(self._validated) >= 16:
-                self._validated.clear()
-            self._validated[key] = (model, guide)
-            return result
-        with pyro.validation_enabled(False):
-            return self._particle(model, guide, args, kwargs, traces)
-
-    def _particle(
-        self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any], traces: list[Any] | None = None
-    ) -> tuple[Any, Any]:
-        """Return loss and nll of one particle (of all, if vectorised), divided by their number; note the traces."""
-        model_trace, guide_trace = next(iter(self._get_traces(model, guide, args, kwargs)))  # type: ignore[no-untyped-call]
-        if traces is not None:
-            traces.extend((guide_trace, model_trace))
-        nll, kl = self._terms(model_trace, guide_trace)
+    def _particle(self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """Return loss and nll of one particle (of all, if vectorised), divided by their number."""
+        terms = self._plain_terms(model, guide, args, kwargs)
+        if terms is None:
+            model_trace, guide_trace = next(iter(self._get_traces(model, guide, args, kwargs)))  # type: ignore[no-untyped-call]
+            terms = self._terms(model_trace, guide_trace)
+        nll, kl = terms
         loss = nll + kl
         return (loss, nll) if self.num_particles == 1 else (loss / self.num_particles, nll / self.num_particles)
+
+    def _plain_terms(
+        self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Tensor, Tensor] | None:
+        """Return what `_terms` does without Pyro's handlers, if model and guide can and no other handler is active."""
+        if not (isinstance(model, PlainModel) and isinstance(guide, PlainGuide) and guide.model is model):
+            return None
+        if kwargs or len(args) != 2 or args[1] is None or (self.vectorize_particles and self.num_particles > 1):
+            return None
+        scales = active_scales()
+        if scales is None or not (model.is_plain() and guide.is_plain()):
+            return None
+        priors = [_normal(prior) for prior in model.priors().values()]
+        if any(prior is None for prior in priors):
+            return None
+        values, places = guide.plain_draw()
+        nll = model.plain_nll(values, scales[0], *args)
+        kl = self._flat_kl(list(zip(places.values(), cast(list[Normal], priors), strict=True)))
+        return nll, _scaled(kl, scales[1])
 
     def _get_trace(self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if is_validation_enabled() or isinstance(poutine.unwrap(guide), Messenger):
@@ -312,7 +412,7 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
         """Return minus the log-likelihood, and the KL, both scaled and masked."""
         nll: Any = 0.0
         kl: Any = 0.0
-        flat: dict[Any, list[tuple[_Flat, Normal]]] = {}
+        flat: dict[Any, tuple[list[Any], list[tuple[_Flat, Normal]]]] = {}
         for name, model_site in model_trace.nodes.items():
             if not _is_sample(model_site):
                 continue
@@ -320,16 +420,20 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
                 nll = nll - _log_prob_sum(model_site)
                 continue
             guide_site = guide_trace.nodes[name]
+            _check_reparameterised(name, guide_site)
             place = _flat_place(model_site, guide_site)
             if place is None:
                 kl = kl + _site_kl(model_site, guide_site)
             else:
-                flat.setdefault(guide_site["scale"], []).append(place)
-        for scale, places in flat.items():
-            kl = kl + scale_and_mask(self._flat_kl(places), scale)
+                scales, places = flat.setdefault(scale_key(guide_site["scale"]), ([], []))
+                scales.append(guide_site["scale"])
+                places.append(place)
+        for scales, places in flat.values():
+            kl = kl + _scaled(self._flat_kl(places), scales[0])
         for name, guide_site in guide_trace.nodes.items():
             if _is_sample(guide_site) and name not in model_trace.nodes:
                 assert guide_site["infer"].get("is_auxiliary")
+                _check_reparameterised(name, guide_site)
                 kl = kl + _entropy_sum(guide_site)
         return nll, kl
 
@@ -348,11 +452,43 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
         priors = [prior for block in blocks for prior in block.priors]
         if any(p.loc.requires_grad or p.scale.requires_grad for p in priors):
             return flat_kl(loc, scale, _flatten(priors, "loc"), _flatten(priors, "scale"))
-        if recording():  # the flat priors become constants of the graph
+        if any(_computed(t) for p in priors for t in (p.loc, p.scale)):
             flat = _Prior(_flatten(priors, "loc"), _flatten(priors, "scale").reciprocal())
         else:
-            flat = self._priors(priors)
+            with _unrecorded():  # numbers to a recording, not operations
+                flat = self._priors(priors)
         return cast(Tensor, _FlatKL.apply(loc, scale, *flat))
+
+
+def _recordings() -> Any:
+    """Return a store of recorded steps, or None where torch or Pyro lack what recording needs."""
+    if MISSING:
+        if MISSING[0] not in _SAID:
+            _SAID.add(MISSING[0])
+            log.warning("steps are not recorded: this installation has no %s", ", ".join(MISSING))
+        return None
+    from pyro_bnn.inference.graph.step import RecordedSteps
+
+    return RecordedSteps()
+
+
+_SAID: set[str] = set()
+
+
+def _computed(tensor: Tensor) -> bool:
+    if MISSING:
+        return False
+    from pyro_bnn.inference.graph.recording import computed
+
+    return computed(tensor)
+
+
+def _unrecorded() -> AbstractContextManager[None]:
+    if MISSING:
+        return nullcontext()
+    from pyro_bnn.inference.graph.recording import unrecorded
+
+    return unrecorded()
 
 
 @torch.no_grad()
@@ -362,17 +498,3 @@ def _accumulate(result: StepResult) -> None:
             leaf.grad = grad
         else:
             leaf.grad.add_(grad)
-
-
-class _GraphLoss(torch.autograd.Function):
-    """A loss whose gradients are known already."""
-
-    @staticmethod
-    def forward(ctx: Any, result: StepResult, *leaves: Tensor) -> Tensor:
-        ctx.grads = result.grads
-        return result.loss
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *(grad * g for g in ctx.grads)

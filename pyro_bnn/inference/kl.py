@@ -40,11 +40,16 @@ from pyro.distributions.util import scale_and_mask
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import _PYRO_STACK
 from pyro.poutine.subsample_messenger import _Subsample
+from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor
+
+from pyro_bnn.common.modules import evaluation_mode
+from pyro_bnn.common.turns import alone
 
 __all__ = [
     "KL_WEIGHTS",
     "KLWeight",
+    "active_scales",
     "annealed",
     "annealing_cosine",
     "annealing_linear",
@@ -57,6 +62,7 @@ __all__ = [
     "per_datum",
     "pi_geometric",
     "pi_uniform",
+    "scale_key",
     "scale_kl",
     "tempered",
     "uniform",
@@ -192,6 +198,12 @@ class KLWeight:
             )
         return KLWeight(self.spread if self.spread is not None else other.spread, self.factors + other.factors)
 
+    def eta(self, *, epoch: float, num_data: int) -> float:
+        """Eta a(epoch): the tempering of an epoch as a whole; 0 if its batches pay no KL."""
+        if isinstance(self.spread, _Geometric) and self.spread.lam == 0:
+            return 0.0
+        return math.prod(factor(epoch=epoch, num_data=num_data) for factor in self.factors)
+
     def pi(self, *, batch: int, batch_size: int, num_batches: int, num_data: int) -> float:
         """The share pi_b of one KL that `batch` (from 0) pays."""
         _check_batch(batch, batch_size, num_batches, num_data)
@@ -308,6 +320,18 @@ def from_spec(spec: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] 
 # ---------------------------------------------------------------------------------------------------- handlers
 
 
+def _with_formula(scale: Any, *formula: Any) -> Any:
+    """Write on a scale that is a tensor how it came about: equal formulas are equal scales, without a look at them."""
+    if isinstance(scale, Tensor):
+        scale.formula = formula  # type: ignore[attr-defined]
+    return scale
+
+
+def scale_key(scale: Any) -> Any:
+    """Return what is equal for equal scales: a number itself, the formula of a tensor, else the tensor's identity."""
+    return getattr(scale, "formula", id(scale)) if isinstance(scale, Tensor) else scale
+
+
 @final
 class _ScaleKL(Messenger):
     """Multiply the scale of each unobserved site outside the plate "data" by `weight`."""
@@ -322,7 +346,7 @@ class _ScaleKL(Messenger):
         for frame in msg["cond_indep_stack"]:
             if frame.name == DATA_PLATE:
                 return
-        msg["scale"] = msg["scale"] * self.weight
+        msg["scale"] = _with_formula(msg["scale"] * self.weight, scale_key(msg["scale"]), "times", id(self))
 
 
 @final
@@ -343,7 +367,7 @@ class _PerDatum(Messenger):
         return self
 
     def _pyro_sample(self, msg: Any) -> None:
-        msg["scale"] = msg["scale"] / self.num_data
+        msg["scale"] = _with_formula(msg["scale"] / self.num_data, scale_key(msg["scale"]), "over", self.num_data)
 
 
 def scale_kl(weight: float | Tensor) -> Messenger:
@@ -374,6 +398,32 @@ def per_datum(num_data: int) -> Messenger:
     return _PerDatum(num_data)
 
 
+def active_scales() -> tuple[Callable[[Any], Any], Any] | None:
+    """
+    Return what the handlers around a step do to the scale of the data, and the scale they give a global latent site.
+
+    None if any other handler is active than these two and those that only listen for parameters.
+    """
+    sizes: list[int] = []
+    latent: Any = 1.0
+    handler: Any
+    for handler in reversed(_PYRO_STACK):
+        if type(handler) is _ScaleKL:
+            latent = latent * handler.weight
+        elif type(handler) is _PerDatum:
+            latent = latent / handler.num_data
+            sizes.append(handler.num_data)
+        elif not (type(handler) is TraceMessenger and handler.param_only):
+            return None
+
+    def of_data(scale: Any) -> Any:
+        for size in sizes:
+            scale = scale / size
+        return scale
+
+    return of_data, latent
+
+
 # ------------------------------------------------------------------------------------------------ KL(q || p)
 
 
@@ -402,14 +452,15 @@ def kl_divergence(
     KL(q || p) of the guide as it stands, without any weight, for logging.
 
     Sites with a registered `torch.distributions.kl_divergence` are exact; the others are sampled as log q - log p,
-    averaged over `num_samples` draws. Ambient handlers (`scale_kl`, `per_datum`) do not reach it; parameters, buffers
-    behind the last latent site, and the random state are left as they were.
+    averaged over `num_samples` draws. Ambient handlers (`scale_kl`, `per_datum`) do not reach it; modules run in eval
+    mode, and parameters, their modes and the random state are left as they were.
     """
     if num_samples < 1:
         raise ValueError(f"num_samples={num_samples} is not allowed: give an integer >= 1")
     devices = range(torch.cuda.device_count())
     total: Tensor | float = 0.0
-    with torch.random.fork_rng(devices=devices), torch.no_grad(), poutine.block():
+    forked = torch.random.fork_rng(devices=devices)
+    with alone(), forked, torch.no_grad(), evaluation_mode(model, guide), poutine.block():
         for _ in range(num_samples):
             total = total + _kl_one_draw(model, guide, args, kwargs)
     return torch.as_tensor(total / num_samples)

@@ -55,13 +55,25 @@ def _likelihood(model: Any) -> tuple[str, dict[str, float]]:
     raise ValueError(f"likelihood {spec['name']!r} has no Laplace approximation here: use categorical or gaussian")
 
 
-def _point_network(model: Any, point: dict[str, Tensor]) -> nn.Module:
-    """Return the network at the point, with gradients for its random weights alone."""
-    network = cast(nn.Module, copy.deepcopy(model.template)).eval().requires_grad_(False)
+def check_laplace(model: Any, structure: str = "kron", draws: int = 1) -> None:
+    """Raise for what :func:`laplace_draws` does not take, without a trained point."""
+    if structure not in ("kron", "diag", "full"):
+        raise ValueError(f"structure={structure!r} is unknown: pass 'kron', 'diag' or 'full'")
+    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
+        raise ValueError(f"draws={draws!r}: pass an integer of at least 1")
+    _likelihood(model)
+    priors = model.priors()
+    for name in model.random_names:
+        _precision(name, priors[name])
     if model.deterministic_names:
         raise ValueError(
             f"the parameters {model.deterministic_names[:3]} are not random: Laplace takes networks of random weights"
         )
+
+
+def _point_network(model: Any, point: dict[str, Tensor]) -> nn.Module:
+    """Return the network at the point, with gradients for its random weights alone."""
+    network = cast(nn.Module, copy.deepcopy(model.template)).eval().requires_grad_(False)
     for name in model.random_names:
         parameter = network.get_parameter(name)
         parameter.data.copy_(point[f"net.{name}"])
@@ -89,10 +101,7 @@ def laplace_draws(
     :param structure: of the Hessian: 'kron', 'diag' or, for small networks, 'full'.
     :param eta: tempering, as in training.
     """
-    if structure not in ("kron", "diag", "full"):
-        raise ValueError(f"structure={structure!r} is unknown: pass 'kron', 'diag' or 'full'")
-    if draws < 1:
-        raise ValueError(f"draws={draws}: pass at least 1")
+    check_laplace(model, structure, draws)
     kind, numbers = _likelihood(model)
     priors = model.priors()
     precisions = [_precision(name, priors[name]) for name in model.random_names]

@@ -26,13 +26,24 @@ from torch import Tensor, nn
 
 from pyro_bnn.data.arrays import Inputs, map_inputs
 from pyro_bnn.data.split import as_split
+from pyro_bnn.inference.graph import MISSING
 from pyro_bnn.inference.kl import sample_sites
-from pyro_bnn.inference.lowering import lower
-from pyro_bnn.inference.recording import record
 
-__all__ = ["Chain", "Convergence", "MAX_WEIGHTS", "MIN_CHAINS", "Potential", "convergence", "run_chain"]
+__all__ = [
+    "Chain",
+    "Convergence",
+    "MAX_WEIGHTS",
+    "MIN_CHAINS",
+    "MIN_DRAWS",
+    "Potential",
+    "check_sampled",
+    "convergence",
+    "run_chain",
+]
 
 MIN_CHAINS = 4
+MIN_DRAWS = 4
+"""Draws of a chain without which nothing can be said about its convergence."""
 MAX_RHAT = 1.01
 MIN_ESS = 400.0
 MAX_WEIGHTS = 5000
@@ -57,7 +68,9 @@ class Chain:
     """
     What one chain left: draws by site (S, *shape), and how it went.
 
-    `divergences` counts the kept transitions that diverged, `acceptance` is their mean acceptance probability.
+    `divergences` counts the kept transitions that diverged, `acceptance` is the mean over the kept transitions of their
+    acceptance probability min(1, exp(-dH)): HMC's own of its end point, NUTS' the average over its trajectory, which
+    is what `target_accept` aims at. It is not the share of transitions that moved, which for NUTS is near 1.
     """
 
     samples: dict[str, Tensor]
@@ -89,15 +102,18 @@ class Potential:
     """
     U(u) = -log of the target's density over the flat unconstrained vector u (P,), and its gradient.
 
-    The program is run once and its tensor operations are replayed from then on (`compiled`), if that reproduces the
-    energy and gradient at another point; a program whose structure changes with its draws is run every time.
+    The program is run once and its tensor operations are replayed from then on (`compiled`) if only code of torch, Pyro
+    and this library runs in it, or if `trace=True` asks for it, and if that reproduces energy and gradient at another
+    point; every other program is run every time.
+
+    :param trace: None (where it is certain), True (the contract of torch.jit.trace) or False (never).
     """
 
-    def __init__(self, model: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def __init__(self, model: Callable[..., Any], args: tuple[Any, ...], *, trace: bool | None = None) -> None:
         start, self._energy, self.transforms, _ = initialize_model(model, args)
         self.shapes = {name: value.shape for name, value in start.items()}
         self.start = torch.cat([value.detach().reshape(-1) for value in start.values()])  # (P,)
-        graph = self._traced()
+        graph = self._recorded(trace)
         self.compiled = graph is not None
         self._evaluate: Callable[[Tensor], tuple[Tensor, Tensor]] = self._run if graph is None else graph
 
@@ -115,12 +131,22 @@ class Potential:
             (gradient,) = torch.autograd.grad(energy, u)
         return energy.detach(), gradient
 
-    def _traced(self) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
+    def _recorded(self, trace: bool | None) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
+        if trace is False or MISSING:
+            return None
+        from pyro_bnn.inference.graph.lowering import lower
+        from pyro_bnn.inference.graph.origin import watching
+        from pyro_bnn.inference.graph.recording import NotRecordable, record
+
+        elsewhere = self.start + 0.5 * torch.randn_like(self.start)
+        with watching() as foreign:
+            expected = self._run(elsewhere)
+        if trace is None and foreign() is not None:
+            return None
         try:
-            graph = lower(record(self._run, [self.start]), {}, live=lambda _: False)
-            elsewhere = self.start + 0.5 * torch.randn_like(self.start)
-            same = all(torch.allclose(a, b) for a, b in zip(graph([elsewhere]), self._run(elsewhere), strict=True))
-        except Exception:  # whatever a tracer cannot follow
+            graph = lower(record(self._run, [self.start]), {}, fixed=True)
+            same = all(torch.allclose(a, b) for a, b in zip(graph([elsewhere]), expected, strict=True))
+        except (NotRecordable, RuntimeError, NotImplementedError):
             return None
         if not same:
             return None
@@ -185,6 +211,18 @@ def _check_model(model: Any, x: Inputs, y: Tensor) -> None:
         )
 
 
+def _in_doubles(data: Any) -> tuple[Inputs, Tensor]:
+    """Return inputs and targets, numbers in float64."""
+    split = as_split(data)
+    x = map_inputs(lambda member: member.double() if member.is_floating_point() else member, split.x)
+    return x, split.y.double() if split.y.is_floating_point() else split.y
+
+
+def check_sampled(model: Any, data: Any) -> None:
+    """Raise for a model that :func:`run_chain` does not sample, without running a chain."""
+    _check_model(_in_float64(model), *_in_doubles(data))
+
+
 def run_chain(
     model: Callable[..., Any],
     data: Any,
@@ -199,6 +237,7 @@ def run_chain(
     trajectory_length: float = 1.0,
     target_accept: float = 0.8,
     hook: Callable[[int], None] | None = None,
+    trace: bool | None = None,
 ) -> Chain:
     """
     Run one chain in float64 and return its draws.
@@ -211,26 +250,34 @@ def run_chain(
     :param eta: tempering, the likelihood to the power 1 / eta.
     :param temperature: of a cold posterior, everything to the power 1 / temperature.
     :param hook: called with the number of every transition.
+    :param trace: whether to record the program: see :class:`Potential`.
     """
     _check(warmup, draws, eta, temperature)
     if kernel not in ("nuts", "hmc"):
         raise ValueError(f"kernel={kernel!r} is unknown: pass 'nuts' or 'hmc'")
-    split = as_split(data)
-    x = map_inputs(lambda member: member.double() if member.is_floating_point() else member, split.x)
-    y = split.y.double() if split.y.is_floating_point() else split.y
+    x, y = _in_doubles(data)
     _check_model(_in_float64(model), x, y)
     with torch.random.fork_rng(), poutine.block(), _doubles(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pyro's, of its own deprecations
         pyro.set_rng_seed(seed)
         # another copy: distributions keep the checks they were made with, and checks cannot be traced
         tempered = _ScaleObserved(1 / (eta * temperature), 1 / temperature)(_in_float64(model))
-        potential = Potential(tempered, (x, y))
+        potential = Potential(tempered, (x, y), trace=trace)
         common: dict[str, Any] = dict(potential_fn=potential, target_accept_prob=target_accept)
         made: Any = (
             NUTS(max_tree_depth=max_tree_depth, **common)
             if kernel == "nuts"
             else HMC(trajectory_length=trajectory_length, **common)
         )
+        accepted, diverged = float("nan"), 0
+
+        def watch(kernel: Any, _params: Any, _stage: str, i: int) -> None:
+            nonlocal accepted, diverged
+            # both begin anew after the warm-up and are gone when the run is over; what Pyro reports then needs 4 draws
+            accepted, diverged = float(kernel._mean_accept_prob), len(kernel._divergences)
+            if hook is not None:
+                hook(i)
+
         run = MCMC(
             made,
             num_samples=draws,
@@ -238,15 +285,14 @@ def run_chain(
             initial_params={"u": potential.start},
             num_chains=1,
             disable_progbar=True,
-            hook_fn=None if hook is None else lambda _kernel, _params, _stage, i: hook(i),
+            hook_fn=watch,
         )
         run.run()
         found = {name: value.detach() for name, value in potential.values(run.get_samples()["u"]).items()}
-        facts = run.diagnostics()
     return Chain(
         found,
-        divergences=len(facts["divergences"]["chain 0"]),
-        acceptance=float(facts["acceptance rate"]["chain 0"]),
+        divergences=diverged,
+        acceptance=accepted,
         step_size=float(made.step_size),
     )
 
@@ -287,8 +333,8 @@ def convergence(quantities: Tensor | Mapping[str, Tensor]) -> Convergence:
     named = quantities if isinstance(quantities, Mapping) else {"prediction": quantities}
     arrays = {name: value.double().numpy() for name, value in named.items()}
     chains, draws = next(iter(arrays.values())).shape[:2]
-    if draws < 4:
-        raise ValueError(f"{draws} draws per chain say nothing about convergence: take at least 4")
+    if draws < MIN_DRAWS:
+        raise ValueError(f"{draws} draws per chain say nothing about convergence: take at least {MIN_DRAWS}")
     data = az.convert_to_dataset(arrays)
     rhat = max(float(v.max()) for v in az.rhat(data).values()) if chains > 1 else float("nan")
     return Convergence(rhat, min(float(v.min()) for v in az.ess(data, method="bulk").values()), chains)

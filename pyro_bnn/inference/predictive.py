@@ -10,18 +10,22 @@ time; nothing here grows with S.
 
 import itertools
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast, final
+from typing import Any, Protocol, TypeAlias, cast, final, runtime_checkable
 
 import pyro.poutine as poutine
 import torch
 from pyro.distributions import Unit
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal
 
+from pyro_bnn.common.modules import evaluation_mode, reachable_modules
+from pyro_bnn.common.turns import OwnRandomness, in_turn
 from pyro_bnn.data.arrays import Inputs, first_rows, members, number_of_rows, pieces
+from pyro_bnn.data.standardise import plain
 
 __all__ = [
     "ClassDraw",
@@ -29,6 +33,7 @@ __all__ = [
     "RealDraw",
     "check_normal",
     "evaluation_mode",
+    "guide_trace",
     "observation",
     "observation_log_prob",
     "predictive_draws",
@@ -66,6 +71,20 @@ class RealDraw:
 Draw: TypeAlias = ClassDraw | RealDraw
 
 
+@runtime_checkable
+class Dealing(Protocol):
+    """
+    A guide of finitely many draws or members, which gives each once before any comes again.
+
+    `decks` are what it takes them from; a prediction deals from decks of its own, so that two do not mix. A guide
+    whose draws bring values of the model's own parameters says so with `moves_model`.
+    """
+
+    def restart(self) -> None: ...
+    def decks(self) -> "Sequence[Any]": ...
+    def moves_model(self) -> bool: ...
+
+
 def rows_per_pass(x: Inputs) -> int:
     """Return how many rows of x (N, ...) go through a network at once: 250 images of 1x28x28, 130 of 3x32x32."""
     if isinstance(x, tuple):
@@ -75,20 +94,6 @@ def rows_per_pass(x: Inputs) -> int:
     per_row = max(1, x[:1].numel() * x.element_size())
     most = MOST_IMAGES if x.dim() > 2 else MOST_ROWS
     return min(most, max(1, CACHED_BYTES // per_row))
-
-
-@contextmanager
-def evaluation_mode(*modules: Any) -> Iterator[None]:
-    """Put modules into eval mode and back into the mode each of them was in."""
-    found = [m for module in modules if isinstance(module, nn.Module) for m in module.modules()]
-    were = [m.training for m in found]
-    for m in found:
-        m.training = False
-    try:
-        yield
-    finally:
-        for m, training in zip(found, were, strict=True):
-            m.training = training
 
 
 def observation(model: Callable[..., Any], latents: dict[str, Tensor], x: Inputs) -> Distribution:
@@ -163,15 +168,34 @@ def _one_draw(model: Callable[..., Any], latents: dict[str, Tensor], parts: Sequ
     return _join([_as_draw(observation(model, latents, part)) for part in parts])
 
 
+@final
+class _Labelled(Messenger):
+    """Take the site `obs` for observed, so that a guide that builds itself on its first call leaves it out."""
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["name"] == "obs" and not msg["is_observed"]:
+            msg["value"], msg["is_observed"] = msg["fn"].sample(), True
+
+
+def guide_trace(guide: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return the trace of a call of the guide without labels; one that was never called is built without them, too."""
+    if getattr(guide, "prototype_trace", True) is not None:
+        return poutine.trace(guide).get_trace(*args, **kwargs)
+    with _Labelled():
+        return poutine.trace(guide).get_trace(*args, **kwargs)
+
+
 def _latents(guide: Callable[..., Any], x: Inputs, plug_in: bool) -> dict[str, Tensor]:
     if plug_in:
         if not hasattr(guide, "median"):
             raise ValueError(f"{type(guide).__name__} has no median(): a plug-in prediction needs a point to plug in")
         return dict(guide.median(x))
-    trace = poutine.trace(guide).get_trace(x)
+    trace = guide_trace(guide, x)
     return {name: cast(Tensor, trace.nodes[name]["value"]) for name in trace.stochastic_nodes}
 
 
+@in_turn
+@torch.no_grad()
 def _taken(model: Callable[..., Any], guide: Callable[..., Any], x: Inputs, plug_in: bool) -> Inputs:
     """Return x in dtypes that the model takes: integers as they are, else as int64, else as floats."""
     if all(member.is_floating_point() or member.is_complex() for member in members(x)):
@@ -201,7 +225,36 @@ def _taken(model: Callable[..., Any], guide: Callable[..., Any], x: Inputs, plug
     raise failure
 
 
-@torch.no_grad()
+@final
+class _Hands:
+    """What is left in the decks of a guide for one prediction, and what the model holds besides."""
+
+    def __init__(self, model: Any, guide: Any) -> None:
+        self.decks = list(guide.decks()) if isinstance(guide, Dealing) else []
+        self.left: list[list[int]] = [[] for _ in self.decks]
+        self.moved = [*model.parameters(), *model.buffers()] if self._moves(model, guide) else []
+
+    @staticmethod
+    def _moves(model: Any, guide: Any) -> bool:
+        return isinstance(model, nn.Module) and isinstance(guide, Dealing) and guide.moves_model()
+
+    @contextmanager
+    def dealt(self) -> Iterator[None]:
+        """Deal from decks of our own, and leave the others' and the model as they were."""
+        theirs = [deck.left for deck in self.decks]
+        kept = [tensor.detach().clone() for tensor in self.moved]
+        try:
+            for deck, left in zip(self.decks, self.left, strict=True):
+                deck.left = left
+            yield
+            self.left = [deck.left for deck in self.decks]
+        finally:
+            for deck, left in zip(self.decks, theirs, strict=True):
+                deck.left = left
+            for tensor, value in zip(self.moved, kept, strict=True):
+                tensor.detach().copy_(value)
+
+
 def predictive_draws(
     model: Callable[..., Any],
     guide: Callable[..., Any],
@@ -210,13 +263,18 @@ def predictive_draws(
     *,
     chunk: int | None = None,
     plug_in: bool = False,
+    seed: int | None = None,
+    within: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Iterator[Draw]:
     """
     Yield S draws for the rows of x (N, ...), each from one weight sample; with `plug_in` the guide's median instead.
 
-    x may be a tuple of several inputs. Integers that the model refuses are offered to it again as floats.
+    x may be a tuple of several inputs. Integers that the model refuses are offered to it again as floats. Each draw is
+    a turn of its own (:mod:`pyro_bnn.common.turns`): draws in several threads do not mix.
 
     :param chunk: rows per forward pass, which bounds the memory of one; default `rows_per_pass`.
+    :param seed: fixes the draws and leaves the global random state alone.
+    :param within: opened around each draw, such as a parameter store of the caller's own.
     """
     if num_samples < 1:
         raise ValueError(f"num_samples={num_samples} draws nothing: pass at least 1")
@@ -224,12 +282,16 @@ def predictive_draws(
         raise ValueError(f"chunk={chunk} rows is nothing: pass at least 1")
     if number_of_rows(x) == 0:
         raise ValueError("x has no rows: pass at least one input")
-    x = _taken(model, guide, x, plug_in)
+    x = tuple(plain(member) for member in x) if isinstance(x, tuple) else plain(x)
+    with within():
+        x = _taken(model, guide, x, plug_in)
     parts = list(pieces(x, chunk or rows_per_pass(x)))
-    if hasattr(guide, "restart"):  # a guide of finitely many draws or members gives each once before any comes again
+    randomness, hands = OwnRandomness(seed), _Hands(model, guide)
+    known = reachable_modules(model, guide)
+    if not isinstance(guide, Dealing) and hasattr(guide, "restart"):  # one of a user's own
         guide.restart()
     for _ in range(num_samples):
-        with evaluation_mode(model, guide), poutine.block():
+        with randomness.turn(), within(), torch.no_grad(), evaluation_mode(known=known), poutine.block(), hands.dealt():
             latents = _latents(guide, first_rows(x), plug_in)
             draw = _one_draw(model, latents, parts)
         yield draw

@@ -16,8 +16,10 @@ the U of p(w) prod p(y|w)^(1/eta), and T = eta samples that; a cold posterior ex
 What these draws are biased by, at any step that is not tiny (no Metropolis test):
 
   - discretisation: on U = w' A w / 2 the stationary covariance is A^-1 (I - alpha A / (2 N))^-1, too wide;
-  - the minibatch's gradient noise, of covariance S per step in g, comes on top of xi: with H = A / N the covariance is
-    (I T / N + alpha S / 2) H^-1 (I - alpha H / 2)^-1;
+  - the minibatch's gradient noise, of covariance S per step in g, comes on top of xi: with H = A / N the covariance V
+    solves V = (I - alpha H) V (I - alpha H) + 2 alpha T I / N + alpha^2 S, which is
+    (I T / N + alpha S / 2) H^-1 (I - alpha H / 2)^-1 only where S and H commute (then they have one eigenbasis, and
+    this holds for each direction); alpha < 2 / the largest eigenvalue of H, or it has none;
   - pSGLD leaves out Gamma = sum_i dG_i / dw_i (Li et al. 2016 do, and so does everybody): with G(w) a function of the
     present w the draws follow exp(-U) / G instead of exp(-U); a beta near 1 makes G slow and the error small;
   - cSGLD's step is never constant, so that its draws are of a mixture of stationary laws;
@@ -40,7 +42,7 @@ from torch.optim import Optimizer
 from pyro_bnn.inference.checkpoint import synchronise
 from pyro_bnn.inference.svi import Callback, FitState
 
-__all__ = ["SGLD", "Snapshots", "cyclical_step", "langevin_step"]
+__all__ = ["SGLD", "Snapshots", "cyclical_step", "langevin_step", "takes_draw"]
 
 
 def langevin_step(
@@ -61,6 +63,12 @@ def cyclical_step(k: int, cycle: int, lr: float) -> float:
 def explores(k: int, cycle: int, share: float) -> bool:
     """Whether step k = 1, 2, ... is in the first `share` of its cycle."""
     return ((k - 1) % cycle) / cycle < share
+
+
+def takes_draw(step: int, burn_in: int, thin: int, cycle: int = 0, explore: float = 0.0) -> bool:
+    """Whether step 1, 2, ... gives a draw: every `thin` steps after the burn-in, but for what explores."""
+    after = step - burn_in
+    return after > 0 and after % thin == 0 and not (cycle and explores(step, cycle, explore))
 
 
 @final
@@ -175,11 +183,14 @@ class Snapshots(Callback):
         self._draws: list[Tensor] = []
         self._states: list[dict[str, Tensor]] = []
 
+    def takes(self, step: int) -> bool:
+        """Whether step 1, 2, ... gives a draw."""
+        return takes_draw(step, self.burn_in, self.thin, self.cycle, self.explore)
+
     @torch.no_grad()
     def step(self, state: FitState) -> None:
         """Take a draw if it is time."""
-        after = state.step - self.burn_in
-        if after <= 0 or after % self.thin or (self.cycle and explores(state.step, self.cycle, self.explore)):
+        if not self.takes(state.step):
             return
         self._draws.append(self.guide.get_parameter("loc_unconstrained").detach().clone())
         own = _own_state(state.model)

@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, final, runtime_checkable
 
 import pyro
@@ -29,19 +29,27 @@ from pyro.optim.optim import _get_state_dict, _load_state_dict
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
+from pyro_bnn.common.turns import Job, alone
 from pyro_bnn.data.split import Split
 from pyro_bnn.data.standardise import Standardiser
-from pyro_bnn.data.streams import Stream
-from pyro_bnn.inference.checkpoint import parameters_of, restore_parameters
-from pyro_bnn.inference.door import Standardise, admit, leaf
+from pyro_bnn.data.streams import Rows, Stream
+from pyro_bnn.inference.checkpoint import loose_tensors, parameters_of, restore_parameters
+from pyro_bnn.inference.door import Standardise, admit
+from pyro_bnn.inference.elbo import TraceColdPosterior_ELBO
+from pyro_bnn.inference.fitted import Fitted, leave_fitted
 from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
+from pyro_bnn.inference.graph.origin import is_library
 from pyro_bnn.inference.kl import KLWeight, kl_divergence, per_datum, scale_kl, uniform
 from pyro_bnn.inference.missing import MaskMissing, any_missing
 from pyro_bnn.inference.predictive import ClassDraw, observation_log_prob, predictive_draws
+from pyro_bnn.inference.sites import leaf_of
 
 __all__ = ["Callback", "Diverged", "FitResult", "FitState", "Step", "fit", "validate"]
 
 Augment = Callable[[Tensor], Tensor]
+
+_WORTH_RECORDING = 32
+"""Steps of an epoch from which it pays to record anew at each, where a callback of the user's runs in between."""
 
 
 class Diverged(RuntimeError):
@@ -104,6 +112,7 @@ class FitState:
     store_names: tuple[str, ...] = ()
     order: torch.Generator | None = None
     callbacks: tuple[Callback, ...] = ()
+    job: Job = field(default_factory=Job)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumption needs, as plain data."""
@@ -117,7 +126,7 @@ class FitState:
                 "best": self.best,
                 "seconds": self.seconds,
             },
-            "rng": torch.get_rng_state(),
+            "rng": self.job.run(torch.get_rng_state),
             "order": None if self.order is None else self.order.get_state(),
             "callbacks": {key: kept for key, callback in self._keyed() if (kept := callback.state_dict())},
         }
@@ -128,7 +137,7 @@ class FitState:
         _restore_optim(self.optim, _absolute(state["optim"], self.model, self.guide), self.parameters)
         for name, value in state["progress"].items():
             setattr(self, name, copy.copy(value))
-        torch.set_rng_state(state["rng"])
+        self.job.run(torch.set_rng_state, state["rng"])
         if self.order is not None and state["order"] is not None:
             self.order.set_state(state["order"])
         for key, callback in self._keyed():
@@ -145,17 +154,26 @@ class FitState:
 @dataclass(frozen=True)
 class FitResult:
     """
-    What a fit leaves: a line per epoch, the best one on validation, and why it ended.
+    What a fit leaves: a line per epoch, the best one on validation, why it ended, and what it fitted with.
 
-    `standardiser` and `y_standardiser` are what `fit(..., standardise=...)` put inputs and targets on their scale by.
+    `standardiser` and `y_standardiser` are what inputs and targets are on their scale by.
     """
 
     history: list[dict[str, Any]]
     best_epoch: int | None
     reason: str
     seconds: float
-    standardiser: Standardiser | None = None
-    y_standardiser: Standardiser | None = None
+    fitted: Fitted | None = None
+
+    @property
+    def standardiser(self) -> Standardiser | None:
+        """What inputs are on their scale by, if anything."""
+        return None if self.fitted is None else self.fitted.standardiser
+
+    @property
+    def y_standardiser(self) -> Standardiser | None:
+        """What targets are on their scale by, if anything."""
+        return None if self.fitted is None else self.fitted.y_standardiser
 
 
 def _prefixes(model: Any, guide: Any) -> dict[str, str]:
@@ -228,23 +246,32 @@ class _NllRecorder(Messenger):
 class Step:
     """One optimization step with any ELBO, without a read-back from the device when the ELBO returns tensors."""
 
-    def __init__(self, model: Any, guide: Any, optim: PyroOptim, elbo: ELBO, num_data: int) -> None:
+    def __init__(
+        self, model: Any, guide: Any, optim: PyroOptim, elbo: ELBO, num_data: int, *, undisturbed: bool = False
+    ) -> None:
         self.model, self.guide, self.optim = model, guide, optim
         self.elbo: Any = elbo
         self.per_datum = per_datum(num_data)
-        self.in_tensors = hasattr(elbo, "step_tensors")
+        self.flat = isinstance(elbo, FlatMeanField_ELBO)
+        self.undisturbed = undisturbed
+        """Whether nobody's Python but libraries' runs between two steps, so that the ELBO may record them."""
+        self.first = True
 
     def __call__(self, kl_weight: float, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Take one step; return the batch's loss and NLL, per datum."""
         with self.per_datum, scale_kl(kl_weight):
-            loss, nll, params = self._tensors(batch) if self.in_tensors else self._traced(batch)
+            loss, nll, params = self._tensors(batch) if self.flat else self._traced(batch)
         self.optim(params)
         for parameter in params:
             parameter.grad = None
         return loss, nll
 
     def _tensors(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
-        result = self.elbo.step_tensors(self.model, self.guide, *batch)
+        self.elbo.undisturbed = self.undisturbed and not self.first  # the optimizer asks its arguments after the first
+        try:
+            result = self.elbo.step_tensors(self.model, self.guide, *batch)
+        finally:
+            self.elbo.undisturbed, self.first = False, False
         return result["loss"], result["nll"], result["params"]
 
     def _traced(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -252,9 +279,30 @@ class Step:
         with recorder, poutine.trace(param_only=True) as capture:
             loss = self.elbo.loss_and_grads(self.model, self.guide, *batch)
         sites: list[tuple[str, Any]] = sorted(capture.trace.nodes.items())
-        params = list({id(p): p for p in (leaf(site["value"]) for _, site in sites)}.values())
+        params = list({id(p): p for p in (leaf_of(site["value"]) for _, site in sites)}.values())
         nll = torch.zeros(()) if recorder.nll is None else recorder.nll / self.elbo.num_particles
         return torch.as_tensor(loss, dtype=torch.float64), nll, params
+
+
+def _optim_is_library(optim: PyroOptim) -> bool:
+    """Return whether a step of an optimizer runs libraries' code only; it asks for arguments at its first step."""
+    held = [value for name, value in vars(optim).items() if name != "pt_optim_args"]
+    parts = [part for value in held for part in (value.values() if isinstance(value, dict) else [value])]
+    return is_library(type(optim)) and all(
+        _optim_is_library(part) if isinstance(part, PyroOptim) else is_library(part, deep=True) for part in parts
+    )
+
+
+def _between_steps_is_library(
+    callbacks: Sequence[Callback], optim: PyroOptim, kl: KLWeight, augment: Augment | None
+) -> bool:
+    """Return whether what `fit` calls between two steps is libraries' code."""
+    return (
+        _optim_is_library(optim)
+        and is_library(kl, deep=True)
+        and (augment is None or is_library(augment, deep=True))
+        and all(is_library(getattr(callback.step, "__func__", callback.step)) for callback in callbacks)
+    )
 
 
 def _check(epochs: int, optim: Any, elbo: Any) -> None:
@@ -268,11 +316,23 @@ def _check(epochs: int, optim: Any, elbo: Any) -> None:
         raise TypeError(f"elbo={elbo!r} is not an ELBO object; pass e.g. TraceMeanField_ELBO()")
 
 
+@final
+class _Checks:
+    """Pyro's and torch's argument checks, and how many fits are under way: they are put back by the last of them."""
+
+    fits = 0
+    torch_on = True
+    pyro_on = True
+
+
 @contextmanager
 def _validate_first_only() -> Iterator[Callable[[], None]]:
     """Leave Pyro's and torch's argument checks on until the callable is called; restore them at the end."""
-    torch_on = torch.distributions.Distribution._validate_args
-    pyro_on = pyro.infer.util.is_validation_enabled()
+    with alone():
+        if _Checks.fits == 0:
+            _Checks.torch_on = torch.distributions.Distribution._validate_args
+            _Checks.pyro_on = pyro.infer.util.is_validation_enabled()
+        _Checks.fits += 1
 
     def off() -> None:
         pyro.enable_validation(False)
@@ -280,8 +340,11 @@ def _validate_first_only() -> Iterator[Callable[[], None]]:
     try:
         yield off
     finally:
-        pyro.enable_validation(pyro_on)
-        torch.distributions.Distribution.set_default_validate_args(torch_on)
+        with alone():
+            _Checks.fits -= 1
+            if _Checks.fits == 0:
+                pyro.enable_validation(_Checks.pyro_on)
+                torch.distributions.Distribution.set_default_validate_args(_Checks.torch_on)
 
 
 @torch.no_grad()
@@ -291,13 +354,12 @@ def validate(
     """Return `val_nll`, -mean_i log mean_s p(y_i | x_i, w_s), and for classes `val_accuracy`, with S fixed draws."""
     total: Tensor | None = None
     probs: Tensor | None = None
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        for draw in predictive_draws(model, guide, split.x, num_samples):
-            log_prob = observation_log_prob(draw, split.y, missing=True)  # (N,)
-            total = log_prob if total is None else torch.logaddexp(total, log_prob)
-            if isinstance(draw, ClassDraw):
-                probs = draw.log_probs.exp() if probs is None else probs + draw.log_probs.exp()
+    for draw in predictive_draws(model, guide, split.x, num_samples, seed=seed):
+        log_prob = observation_log_prob(draw, split.y, missing=True)  # (N,)
+        total = log_prob if total is None else torch.logaddexp(total, log_prob)
+        if isinstance(draw, ClassDraw):
+            probs = draw.log_probs.exp() if probs is None else probs + draw.log_probs.exp()
+
     assert total is not None
     nll = torch.log(torch.tensor(float(num_samples))) - total  # (N,)
     result = {"val_nll": float(nll.mean())}
@@ -367,12 +429,14 @@ def fit(
         for program in (model, guide):
             if isinstance(program, nn.Module):
                 program.to(device)
+    job = Job()
     if seed is not None:
-        pyro.set_rng_seed(seed)
+        job.run(pyro.set_rng_seed, seed)
     for program in (model, guide):
         if isinstance(program, nn.Module):
             program.train()
-    admitted = admit(
+    admitted = job.run(
+        admit,
         model,
         guide,
         data,
@@ -391,22 +455,42 @@ def fit(
     order = stream.generator
     if order is None:
         order = torch.Generator()
-        order.manual_seed(int(torch.randint(2**62, ())) if seed is None else seed)
-    state = FitState(model, guide, optim, epochs, stream.batch_size, n, order=order, callbacks=tuple(callbacks))
+        order.manual_seed(int(job.run(torch.randint, 2**62, ())) if seed is None else seed)
+    state = FitState(
+        model, guide, optim, epochs, stream.batch_size, n, order=order, callbacks=tuple(callbacks), job=job
+    )
     state.parameters = parameters
     state.store_names = tuple(name for name in parameters if not _owned(name, model, guide))
     if resume is not None:
         state.load_state_dict(resume)
         state.stop = _stale(state, patience, monitor)
-    step = Step(model, guide, optim, elbo, n)
+    fitted = Fitted(
+        n,
+        tuple(first[0].shape[1:]) if isinstance(first[0], Tensor) else None,
+        temperature=elbo.temperature if isinstance(elbo, TraceColdPosterior_ELBO) else 1.0,
+        standardiser=admitted.standardiser,
+        y_standardiser=admitted.y_standardiser,
+        class_names=_class_names(data),
+        tensors=loose_tensors(parameters),
+    )
+    undisturbed = type(stream) is Rows and _between_steps_is_library(state.callbacks, optim, kl, augment)
+    disturbed_after_epochs = not all(is_library(getattr(c.epoch, "__func__", c.epoch)) for c in state.callbacks)
+    if disturbed_after_epochs and stream.num_batches < _WORTH_RECORDING:
+        undisturbed = False
+    step = Step(model, guide, optim, elbo, n, undisturbed=undisturbed)
+
+    def take_step(kl_weight: float, batch: Sequence[Any], masked: AbstractContextManager[Any]) -> tuple[Tensor, Tensor]:
+        with job.turn(), masked:
+            return step(kl_weight, batch)
+
     try:
         with _validate_first_only() as stop_validating:
             for callback in state.callbacks:
                 callback.start(state)
             while state.epoch < epochs and state.stop is None:
                 started = time.perf_counter()
-                line = _epoch(state, step, kl, stream, augment, stop_validating)
-                line["kl"] = float(kl_divergence(model, guide, *first)) / n
+                line = _epoch(state, take_step, kl, stream, _in_turns(augment, job), stop_validating)
+                line["kl"] = float(job.run(kl_divergence, model, guide, *first)) / n
                 if not math.isfinite(line["kl"]):
                     raise _diverged(f"KL(q || p) / N is {line['kl']} after step {state.step}", state)
                 line["elbo"] = -(line["nll"] + line["kl"])
@@ -425,14 +509,31 @@ def fit(
                     state.stop = state.stop or _stale(state, patience, monitor)
                 for callback in state.callbacks:
                     callback.epoch(state)
+                if disturbed_after_epochs and isinstance(elbo, FlatMeanField_ELBO):
+                    elbo.forget_recordings()
     except KeyboardInterrupt:
         state.stop = "interrupted"
     finally:
+        fitted = replace(fitted, eta=kl.eta(epoch=max(state.epoch - 1, 0), num_data=n))
+        leave_fitted(guide, fitted)
+        job.done()
         for callback in state.callbacks:
             callback.end(state)
     best = None if state.best is None else int(state.best["epoch"])
-    reason = state.stop or "all epochs done"
-    return FitResult(state.history, best, reason, state.seconds, admitted.standardiser, admitted.y_standardiser)
+    return FitResult(state.history, best, state.stop or "all epochs done", state.seconds, fitted)
+
+
+def _class_names(data: Any) -> tuple[str, ...] | None:
+    """Return the names that data say their classes have, as data sets of torchvision do."""
+    names = data.class_names if isinstance(data, Split) else getattr(data, "classes", None)
+    return None if names is None else tuple(str(name) for name in names)
+
+
+def _in_turns(augment: Augment | None, job: Job) -> Augment | None:
+    if augment is None:
+        return None
+    change = augment
+    return lambda x: job.run(change, x)
 
 
 def _stale(state: FitState, patience: int | None, monitor: str) -> str | None:
@@ -458,7 +559,7 @@ def _masked(stream: Stream, y: Tensor) -> AbstractContextManager[Any]:
 
 def _epoch(
     state: FitState,
-    step: Step,
+    step: Callable[[float, Sequence[Any], AbstractContextManager[Any]], tuple[Tensor, Tensor]],
     kl: KLWeight,
     stream: Stream,
     augment: Augment | None,
@@ -472,8 +573,7 @@ def _epoch(
         w = kl.weight(batch=b, batch_size=size, epoch=state.epoch, num_batches=stream.num_batches, num_data=n)
         if augment is not None:
             batch = (augment(batch[0]), *batch[1:])
-        with _masked(stream, batch[1]):
-            loss, nll = step(w, batch)
+        loss, nll = step(w, batch, _masked(stream, batch[1]))
         if b == 0:
             stop_validating()
         losses.append(loss)

@@ -32,8 +32,9 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
+from pyro_bnn.common.untouched import untouched
 from pyro_bnn.models.likelihoods import Likelihood
-from pyro_bnn.models.priors import Prior, fans
+from pyro_bnn.models.priors import Prior, torch_fan_in
 
 __all__ = ["BNN", "NORM_LAYERS", "Selector"]
 
@@ -197,7 +198,7 @@ class BNN(PyroModule):
         self._name_parameters()
         self._priors: dict[str, Any] = {}
         self._hints: dict[str, dict[str, Any]] = {}  # what a guide may start from: fan_in and the network's own value
-        self._priors_at: tuple[torch.device, torch.dtype] | None = None
+        self._priors_at: tuple[torch.device, torch.dtype, Any] | None = None
         self._indices: dict[tuple[int, torch.device], Tensor] = {}
         self._vmaps: dict[bool, bool] = {}  # whether vmap goes through the network, by training mode
         self.priors()
@@ -210,12 +211,13 @@ class BNN(PyroModule):
     def priors(self) -> dict[str, Any]:
         """Return the prior of every random parameter by its name in the network."""
         first = self.template.get_parameter(self.random_names[0])
-        place = (first.device, first.dtype)
-        if self._priors_at != place:
+        place = (first.device, first.dtype, self.prior)
+        known = self._priors_at
+        if known is None or known[:2] != place[:2] or known[2] is not self.prior:
             owners = _owners(self.template)
             self._priors = {name: self._prior_of(name, *owners[name]) for name in self.random_names}
             self._hints = {
-                name: {"fan_in": fans(*owners[name])[0], "value": owners[name][1].detach()}
+                name: {"fan_in": torch_fan_in(*owners[name]), "value": owners[name][1].detach()}
                 for name in self.random_names
             }
             self._priors_at = place
@@ -239,13 +241,7 @@ class BNN(PyroModule):
         """
         x = _inputs(x)
         rows = _arguments(x)[0]
-        sampled = self.sample_weights()
-        output = self.output(x, sampled)  # (..., B, K)
-        if not isinstance(output, Tensor) or output.dim() < 2:
-            found = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
-            raise ValueError(f"net returns {found} for {len(rows)} rows; it must return one tensor (B, K): wrap it")
-        fn: Any = self.likelihood.distribution(output, self._noise())
-        observed = None if y is None else self.likelihood.shape_target(y, output)
+        output, fn, observed = self._law(x, y, self.sample_weights())
         with pyro.plate("data", self.num_data, subsample=self._subsample(rows)):
             if weights is None:
                 pyro.sample("obs", fn, obs=observed)
@@ -254,6 +250,29 @@ class BNN(PyroModule):
                 with poutine.scale(scale=weights.where(counted, 1.0)), poutine.mask(mask=counted):
                     pyro.sample("obs", fn, obs=observed)
         return output
+
+    def _law(self, x: Inputs, y: Tensor | None, sampled: Mapping[str, Tensor]) -> tuple[Tensor, Any, Tensor | None]:
+        """Return the network's output (..., B, K), the distribution of the labels, and these in its shape."""
+        output = self.output(x, sampled)
+        if not isinstance(output, Tensor) or output.dim() < 2:
+            found = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+            rows = len(_arguments(x)[0])
+            raise ValueError(f"net returns {found} for {rows} rows; it must return one tensor (B, K): wrap it")
+        fn: Any = self.likelihood.distribution(output, self._noise())
+        return output, fn, None if y is None else self.likelihood.shape_target(y, output)
+
+    def is_plain(self) -> bool:
+        """Return whether `plain_nll` says what `forward` says: nothing replaced, no hooks."""
+        return untouched(self, _WRITTEN)
+
+    def plain_nll(self, values: Mapping[str, Tensor], scale: Callable[[Any], Any], x: Inputs, y: Tensor) -> Tensor:
+        """Return minus the log-likelihood of a batch, times N / B and what `scale` makes of it; values by site."""
+        x = _inputs(x)
+        with self._pyro_context:
+            _, fn, observed = self._law(x, y, {name: values[f"net.{name}"] for name in self.random_names})
+        log_prob: Tensor = fn.log_prob(observed)  # (B,)
+        nll: Tensor = -(log_prob * scale(1.0 * self.num_data / len(_arguments(x)[0]))).sum()
+        return nll
 
     def output(self, x: Inputs, sampled: Mapping[str, Tensor]) -> Tensor:
         """Return the network's output (..., B, K) for weights with any leading draw dimensions."""
@@ -384,3 +403,8 @@ class BNN(PyroModule):
             if parameter.requires_grad:
                 full = f"{self._pyro_name}.{name.removesuffix('_unconstrained')}"
                 parameter.pyro_bnn_name = full  # type: ignore[attr-defined]
+
+
+_WRITTEN = {
+    name: vars(BNN)[name] for name in ("forward", "sample_weights", "priors", "_law", "output", "_output", "_subsample")
+}

@@ -1,13 +1,27 @@
 """Averages of a guide or a point over the last part of its training: HWA, low-rank, SWA, EMA."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, final, get_args
 
 from pyro_bnn.guides import AutoLowRankNormal, AutoPoint
 from pyro_bnn.inference.averaging import EMA, HWA, SWA, Averager, Variance, refresh_batch_norm
-from pyro_bnn.posteriors.work import INTERRUPTED, Outcome, Trainer, Work, check_epochs
+from pyro_bnn.posteriors.work import (
+    INTERRUPTED,
+    Outcome,
+    Trainer,
+    Work,
+    check_count,
+    check_epochs,
+    check_number,
+    refuse_patience,
+    steps_per_epoch,
+)
 from pyro_bnn.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pyro_bnn.training import Assembly
 
 __all__ = ["Averaged", "Ema", "Hwa", "LowRank", "Swa"]
 
@@ -27,15 +41,18 @@ class Averaged(Trainer, ABC):
     cycle: float = 1.0
     low: float = 0.1
     schedule: Literal["sawtooth", "recipe"] = "sawtooth"
+    least: ClassVar[int] = 1
+    """Snapshots it takes to make a posterior."""
 
     def __post_init__(self) -> None:
         if self.schedule not in ("sawtooth", "recipe"):
             raise ValueError(f"posterior.schedule={self.schedule!r} is unknown: pass 'sawtooth' or 'recipe'")
-        if not self.cycle > 0:
-            raise ValueError(f"posterior.cycle={self.cycle} is not a number of epochs: pass one above 0")
+        check_number("cycle", self.cycle, "of epochs above 0", lambda v: 0 < v < math.inf)
+        check_number("low", self.low, "from 0 to 1, a fraction of the rate", lambda v: 0 <= v <= 1)
 
     def resolved(self, recipe: Recipe) -> "Trainer":
         """Begin after half of the epochs, if nothing else is said."""
+        refuse_patience(recipe, "the first snapshot is taken")
         start = recipe.epochs / 2 if self.start is None else check_epochs("start", self.start, recipe)
         if start + self.cycle > recipe.epochs:
             raise ValueError(
@@ -43,6 +60,22 @@ class Averaged(Trainer, ABC):
                 f"start earlier or shorten the cycle"
             )
         return replace(self, start=start)
+
+    def check(self, parts: "Assembly") -> None:
+        """Refuse a start and a cycle that leave too few snapshots, counted in steps."""
+        start, cycle = self._steps(steps_per_epoch(parts))
+        total = parts.recipe.epochs * steps_per_epoch(parts)
+        found = max(0, total - start) // cycle
+        if found < self.least:
+            raise ValueError(
+                f"posterior.start={self.start:g} and cycle={self.cycle:g} leave {found} of the {self.least} snapshots "
+                f"needed: {total} steps, one snapshot every {cycle} after step {start}: start earlier, shorten the "
+                f"cycle or train for more epochs"
+            )
+
+    def _steps(self, per_epoch: int) -> tuple[int, int]:
+        """Return start and cycle in steps."""
+        return round(cast(float, self.start) * per_epoch), max(1, round(self.cycle * per_epoch))
 
     def guide(self, work: Work) -> Any:
         """Return what is trained and averaged."""
@@ -59,18 +92,18 @@ class Averaged(Trainer, ABC):
 
     def __call__(self, work: Work) -> Outcome:
         """Fit the guide and average it."""
-        guide, per_epoch = self.guide(work), work.steps_per_epoch
-        start = cast(float, self.start)
+        guide = self.guide(work)
+        start, cycle = self._steps(work.steps_per_epoch)
         averager = self.averager(
             guide,
-            start=round(start * per_epoch),
-            cycle=max(1, round(self.cycle * per_epoch)),
+            start=start,
+            cycle=cycle,
             model=work.parts.model,
             data=work.rows,
         )
         recipe = work.recipe
         if self.schedule == "sawtooth":
-            saw = {"name": "sawtooth", "start": start, "cycle": self.cycle, "low": self.low}
+            saw = {"name": "sawtooth", "start": self.start, "cycle": self.cycle, "low": self.low}
             recipe = recipe.changed({"schedule": saw})
         optimizer = work.optimizer(recipe, scale=not isinstance(guide, AutoPoint))
         result = work.fit(guide, optim=optimizer, callbacks=[averager])
@@ -79,12 +112,21 @@ class Averaged(Trainer, ABC):
         return work.outcome(self.finish(work, guide, averager), result)
 
 
+def _check_variance(variance: str) -> None:
+    if variance not in get_args(Variance):
+        raise ValueError(f"posterior.variance={variance!r} is unknown: pass one of {', '.join(get_args(Variance))}")
+
+
 @final
 @dataclass(frozen=True)
 class Hwa(Averaged):
     """HWA; `variance` as there."""
 
     variance: Variance = "total"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_variance(self.variance)
 
     def averager(self, guide: Any, **common: Any) -> Averager:
         """Make an HWA."""
@@ -99,6 +141,12 @@ class LowRank(Averaged):
     rank: int = 10
     literal: bool = False
     variance: Variance = "total"
+    least: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("rank", self.rank, 2)
+        _check_variance(self.variance)
 
     def averager(self, guide: Any, **common: Any) -> Averager:
         """Make an HWA that keeps deviations."""
@@ -154,6 +202,10 @@ class Ema(_RawAveraged):
     cycle: float = 0.05
     schedule: Literal["sawtooth", "recipe"] = "recipe"
     decay: float = 0.99
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("decay", self.decay, "between 0 and 1, both excluded", lambda v: 0 < v < 1)
 
     def averager(self, guide: Any, **common: Any) -> Averager:
         """Make an EMA."""

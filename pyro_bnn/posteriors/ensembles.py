@@ -52,6 +52,10 @@ class Members(Trainer, ABC):
         name = self.of if isinstance(self.of, str) else self.of["name"]
         return replace(self, of={"name": name, **self.member().resolved(recipe).spec()})
 
+    def check(self, parts: "Assembly") -> None:
+        """Refuse what does not fit the members."""
+        self.member().check(parts)
+
     def member(self) -> Trainer:
         """Return the members' kind."""
         from pyro_bnn.posteriors import make_trainer  # which knows this kind too

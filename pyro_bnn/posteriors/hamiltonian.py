@@ -1,20 +1,24 @@
 """The draws of Hamiltonian chains: NUTS and HMC, and whether they may stand for the posterior."""
 
+import math
 import time
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, final
+from typing import TYPE_CHECKING, Any, Literal, cast, final
 
 import torch
 
 from pyro_bnn.guides import StoredDraws
 from pyro_bnn.inference.checkpoint import load_state, save_state
-from pyro_bnn.inference.mcmc import MIN_CHAINS, convergence, run_chain
+from pyro_bnn.inference.mcmc import MIN_CHAINS, MIN_DRAWS, check_sampled, convergence, run_chain
 from pyro_bnn.inference.predictive import ClassDraw, predictive_draws
-from pyro_bnn.posteriors.work import INTERRUPTED, Outcome, Trainer, Work, write_history
+from pyro_bnn.posteriors.work import INTERRUPTED, Outcome, Trainer, Work, check_count, check_number, write_history
 from pyro_bnn.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pyro_bnn.training import Assembly
 
 __all__ = ["Hamiltonian", "Hmc", "Nuts"]
 
@@ -26,7 +30,7 @@ class Hamiltonian(Trainer, ABC):
 
     :param chains: run one after another.
     :param warmup: adaptation steps of each.
-    :param draws: of each.
+    :param draws: of each, at least 4: fewer say nothing about convergence.
     """
 
     chains: int = MIN_CHAINS
@@ -35,22 +39,25 @@ class Hamiltonian(Trainer, ABC):
     target_accept: float = 0.8
 
     def __post_init__(self) -> None:
-        for name in ("chains", "warmup", "draws"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"posterior.{name}={value!r} is not a count: pass an integer of at least 1")
+        for name, least in (("chains", 1), ("warmup", 1), ("draws", MIN_DRAWS)):
+            check_count(name, getattr(self, name), least)
+        check_number("target_accept", self.target_accept, "between 0 and 1", lambda v: 0 < v < 1)
 
     def resolved(self, recipe: Recipe) -> Trainer:
         """Refuse another device before anything is drawn: chains of small networks run in float64 on the CPU."""
         if recipe.device != "cpu":
             raise ValueError(f"device={recipe.device!r}: chains are drawn on the CPU: leave device at 'cpu'")
+        if recipe.kl != "uniform":
+            raise ValueError(f"kl={recipe.kl!r} is no posterior that a sampler could draw from: use eta to temper it")
         return self
+
+    def check(self, parts: "Assembly") -> None:
+        """Refuse a model that the chains cannot sample."""
+        check_sampled(parts.model, parts.data.train)
 
     def run(self, work: Work, kernel: Literal["nuts", "hmc"], **numbers: Any) -> Outcome:
         """Run the chains, each kept in the run folder when it is done, and judge them by what they predict."""
-        recipe, parts = work.recipe, work.parts
-        if recipe.kl != "uniform":
-            raise ValueError(f"kl={recipe.kl!r} is no posterior that a sampler could draw from: use eta to temper it")
+        parts = work.parts
         found, history, seconds = [], list(work.history), 0.0
         for c in range(self.chains):
             kept = None if work.folder is None else work.folder / "checkpoint" / work.part / f"chain-{c + 1}.pt"
@@ -72,8 +79,7 @@ class Hamiltonian(Trainer, ABC):
             flat = torch.cat([guide.flatten(samples) for samples in found])  # (chains draws, P)
             guide.draws.copy_(flat)
         facts = {"divergences": sum(line["divergences"] for line in history)}
-        if self.draws >= 4:
-            facts |= _convergence(work, guide)
+        facts |= _convergence(work, guide)
         return Outcome(guide, history, None, f"all {self.chains} chains done", seconds, facts)
 
     def _chain(self, work: Work, c: int, kernel: Literal["nuts", "hmc"], numbers: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,7 +87,7 @@ class Hamiltonian(Trainer, ABC):
         started = time.perf_counter()
         chain = run_chain(
             work.parts.model,
-            work.parts.data.train,
+            work.rows.to("cpu"),
             kernel=kernel,
             warmup=self.warmup,
             draws=self.draws,
@@ -119,6 +125,10 @@ class Nuts(Hamiltonian):
 
     max_tree_depth: int = 8
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("max_tree_depth", self.max_tree_depth)
+
     def __call__(self, work: Work) -> Outcome:
         """Sample."""
         return self.run(work, "nuts", max_tree_depth=self.max_tree_depth)
@@ -130,6 +140,10 @@ class Hmc(Hamiltonian):
     """Plain HMC."""
 
     trajectory_length: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("trajectory_length", self.trajectory_length, "above 0", lambda v: 0 < v < math.inf)
 
     def __call__(self, work: Work) -> Outcome:
         """Sample."""

@@ -3,13 +3,16 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import TYPE_CHECKING, Literal, final
 
 from pyro_bnn.guides import AutoDropout, AutoPoint, StoredDraws
 from pyro_bnn.inference.kl import geometric
-from pyro_bnn.inference.laplace import import_laplace, laplace_draws
-from pyro_bnn.posteriors.work import INTERRUPTED, Outcome, Trainer, Work
+from pyro_bnn.inference.laplace import check_laplace, import_laplace, laplace_draws
+from pyro_bnn.posteriors.work import INTERRUPTED, Outcome, Trainer, Work, check_number
 from pyro_bnn.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pyro_bnn.training import Assembly
 
 __all__ = ["Laplace", "Map", "MaximumLikelihood", "McDropout", "Svi"]
 
@@ -55,6 +58,9 @@ class McDropout(Trainer):
     rate: float = 0.1
     sites: Sequence[str] | None = None
 
+    def __post_init__(self) -> None:
+        check_number("rate", self.rate, "between 0 and 1, both excluded", lambda v: 0 < v < 1)
+
     def __call__(self, work: Work) -> Outcome:
         """Fit it."""
         guide = AutoDropout(work.parts.model, rate=self.rate, sites=self.sites, init_loc=work.start)
@@ -77,6 +83,10 @@ class Laplace(Trainer):
             )
         import_laplace()
         return self
+
+    def check(self, parts: "Assembly") -> None:
+        """Refuse a model whose curvature is not taken here."""
+        check_laplace(parts.model, self.structure, self.draws)
 
     def __call__(self, work: Work) -> Outcome:
         """Fit the point, then look at its surroundings."""

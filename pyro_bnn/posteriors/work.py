@@ -9,7 +9,7 @@ fit, a member, a chain) keeps its own checkpoint, and one that is finished is no
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -18,6 +18,7 @@ from pyro.infer import ELBO
 from pyro.optim import PyroOptim
 
 from pyro_bnn.data.split import Split
+from pyro_bnn.data.standardise import plain
 from pyro_bnn.guides import AutoDropout, AutoLowRankNormal, AutoPoint
 from pyro_bnn.inference.checkpoint import (
     atomic_write,
@@ -41,8 +42,12 @@ __all__ = [
     "RunFolder",
     "Trainer",
     "Work",
+    "check_count",
     "check_epochs",
+    "check_number",
     "labelled",
+    "refuse_patience",
+    "steps_per_epoch",
     "write_history",
 ]
 
@@ -170,12 +175,13 @@ class Work:
     @property
     def rows(self) -> Split:
         """The training rows, on the recipe's device."""
-        return self.parts.data.train.to(self.recipe.device)
+        rows = self.parts.data.train.to(self.recipe.device)
+        return replace(rows, x=plain(rows.x), y=plain(rows.y))
 
     @property
     def steps_per_epoch(self) -> int:
         """Batches of the training rows."""
-        return -(-len(self.parts.data.train) // self.recipe.batch_size)
+        return steps_per_epoch(self.parts)
 
     @property
     def start(self) -> str:
@@ -250,9 +256,38 @@ class Trainer(ABC):
         """Return the kind with what follows from the recipe spelled out; what does not fit it is refused."""
         return self
 
+    def check(self, parts: "Assembly") -> None:  # noqa: B027
+        """Refuse what would end without a posterior on these rows and with this model, before anything is trained."""
+
     def spec(self) -> dict[str, Any]:
         """Return the numbers that are given."""
         return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+def steps_per_epoch(parts: "Assembly") -> int:
+    """Batches of the training rows."""
+    return -(-len(parts.data.train) // parts.recipe.batch_size)
+
+
+def refuse_patience(recipe: Recipe, what: str) -> None:
+    """Raise where early stopping could end a training before it has what it is for."""
+    if recipe.patience:
+        raise ValueError(
+            f"patience={recipe.patience} could end the training before {what}: set patience to 0, or take a kind of "
+            f"posterior that keeps its best epoch (svi, map)"
+        )
+
+
+def check_count(name: str, value: Any, least: int = 1) -> None:
+    """Raise unless posterior.<name> is an integer of at least that."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"posterior.{name}={value!r} is not allowed: pass an integer of at least {least}")
+
+
+def check_number(name: str, value: Any, allowed: str, holds: Callable[[float], bool]) -> None:
+    """Raise unless posterior.<name> is a number for which `holds`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not holds(value):
+        raise ValueError(f"posterior.{name}={value!r} is not allowed: pass a number {allowed}")
 
 
 def check_epochs(name: str, value: float, recipe: Recipe) -> float:

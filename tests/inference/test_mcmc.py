@@ -104,17 +104,29 @@ def test_what_is_refused():
         run_chain(wide, data)
 
 
-def test_the_potential_is_that_of_the_program_and_is_compiled():
+@pytest.mark.parametrize("trace", [None, True])
+def test_the_potential_is_that_of_the_program(trace):
     problem = target()
     with pyro.validation_enabled(False):
-        potential = Potential(problem.model, (problem.x, problem.y))
-    assert potential.compiled
+        potential = Potential(problem.model, (problem.x, problem.y), trace=trace)
+    assert potential.compiled == (trace is True)  # a program written by hand: only by name
     for _ in range(3):
         u = torch.randn(2, dtype=torch.float64, requires_grad=True)
         exact = 0.5 * (u @ u) + 0.5 * (problem.y - problem.x @ u).square().sum() + 17 * 0.5 * math.log(2 * math.pi)
         torch.testing.assert_close(potential({"u": u}).detach(), exact.detach())
         ours, theirs = (torch.autograd.grad(e, u)[0] for e in (potential({"u": u}), exact))
         torch.testing.assert_close(ours, theirs)
+
+
+def test_a_network_of_the_library_is_compiled_without_being_asked():
+    model = BNN(MLP(2, 1, hidden=[3]), priors.Normal(), likelihoods.Gaussian(0.5), 15)
+    args = (torch.randn(15, 2), torch.randn(15, 1))
+    with pyro.validation_enabled(False):
+        compiled, plain = Potential(model, args), Potential(model, args, trace=False)
+    assert compiled.compiled
+    assert not plain.compiled
+    u = torch.randn(13)
+    torch.testing.assert_close(compiled({"u": u}), plain({"u": u}))
 
 
 def test_a_program_whose_structure_changes_is_run_every_time():
@@ -124,7 +136,7 @@ def test_a_program_whose_structure_changes_is_run_every_time():
         with pyro.plate("data", 2):
             pyro.sample("obs", dist.Normal(w, scale), obs=y)
 
-    potential = Potential(model, (torch.zeros(2, dtype=torch.float64),))
+    potential = Potential(model, (torch.zeros(2, dtype=torch.float64),), trace=True)
     assert not potential.compiled
     for u in (-1.0, 1.0):
         w, scale = math.exp(u), 1.0 if u > 0 else 2.0

@@ -4,10 +4,10 @@ From a recorded graph to a plain Python function that runs it.
 The graph of one training step (straight-line, static shapes) is simplified and printed as Python source. What the
 simplification does:
 
-    dead code        is dropped, except for random draws and writes: the generator advances as in the eager program
+    dead code        is dropped, except for random draws, writes and what returns nothing (assertions)
     no-ops           alias, detach, a view or expand to the same layout, t of t, x + 0, x * 1: their input instead
-    constants        what depends on nothing but constants is computed once; `watched` lists the tensors it came from,
-                     and the function is stale once one of them has been written to
+    constants        what is made from Python's numbers alone (zeros, ones, ranges) is made once; what depends on a
+                     tensor that was there before is computed at every run, for somebody may have written to it
     repetitions      equal pure operations are computed once
     in place         an element-wise result takes the memory of an operand that nobody needs any more
 
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx import Node
 
-from pyro_bnn.inference.recording import Look, NotRecordable, Recorder, look, written_arguments
+from pyro_bnn.inference.graph.recording import Look, NotRecordable, Recorder, look, written_arguments
 
 __all__ = ["Lowered", "lower"]
 
@@ -64,6 +64,7 @@ _NEUTRAL: dict[Any, tuple[float, bool]] = {  # the constant that changes nothing
     aten.add.Tensor: (0.0, True),
     aten.sub.Tensor: (0.0, False),
     aten.mul.Tensor: (1.0, True),
+    aten.mul.Scalar: (1.0, False),
     aten.div.Tensor: (1.0, False),
 }
 
@@ -148,6 +149,12 @@ def _is_random(node: Node) -> bool:
     return torch.Tag.nondeterministic_seeded in _tags(node)
 
 
+def _returns_nothing(node: Node) -> bool:
+    """Return whether an operation is there for what it does, as an assertion is."""
+    schema = _schema(node)
+    return schema is not None and not schema.returns
+
+
 def _viewed(node: Node) -> Node | None:
     """Return the node whose memory this one's result lies in, if it is a view or written in place."""
     if node.op != "call_function":
@@ -189,7 +196,7 @@ def _check_static(node: Node) -> None:
 class _Graph:
     """The graph with what the passes need to know: constants by node, and which memory is written to."""
 
-    def __init__(self, graph: fx.Graph, constants: dict[Node, Tensor], foldable: set[Node]) -> None:
+    def __init__(self, graph: fx.Graph, constants: dict[Node, Tensor], fixed: set[Node]) -> None:
         self.graph = graph
         self.constants: dict[Node, Any] = dict(constants)
         self.written: set[Node] = set()
@@ -198,7 +205,7 @@ class _Graph:
                 _check_static(node)
                 for argument in written_arguments(node.target, node.args, node.kwargs):
                     self.written.add(base_of(argument))
-        self.sources: dict[Node, frozenset[Node]] = {n: frozenset([n]) for n in foldable if n not in self.written}
+        self.folded = fixed - self.written  # constants that keep their values: what comes of them is computed once
 
     def tainted(self, node: Node) -> bool:
         return base_of(node) in self.written
@@ -208,6 +215,7 @@ class _Graph:
         return (
             node.op == "call_function"
             and not _is_random(node)
+            and not _returns_nothing(node)
             and not written_arguments(node.target, node.args, node.kwargs)
             and not self.tainted(node)
             and not any(self.tainted(i) for i in _inputs(node))
@@ -224,13 +232,13 @@ class _Graph:
             if node.op in ("placeholder", "output") or node.users:
                 continue
             if node.op == "get_attr" or not (
-                _is_random(node) or written_arguments(node.target, node.args, node.kwargs)
+                _is_random(node) or _returns_nothing(node) or written_arguments(node.target, node.args, node.kwargs)
             ):
                 self.graph.erase_node(node)
                 self.constants.pop(node, None)
 
     def fold(self) -> None:
-        """Compute once what depends on foldable constants only."""
+        """Compute once what comes of Python's numbers, and of constants that keep their values."""
         for node in list(self.graph.nodes):
             if not self.pure(node):
                 continue
@@ -242,23 +250,23 @@ class _Graph:
                 number = node.args[-1] if number is None else number
                 if isinstance(number, (int, float)):
                     filled = torch.full(found.shape, number, dtype=found.dtype, device=found.device)
-                    self._constant(node, filled, frozenset())
+                    self._constant(node, filled)
                     continue
             inputs = _inputs(node)
             if inputs or node.target in _FACTORIES:
-                if not all(i in self.sources for i in inputs):
+                if not all(i in self.folded for i in inputs):
                     continue
                 with torch.no_grad():
                     args, kwargs = fx.node.map_arg((node.args, node.kwargs), self.constants.__getitem__)
                     result = cast(Any, node.target)(*args, **kwargs)
-                self._constant(node, result, frozenset().union(*(self.sources[i] for i in inputs)))
+                self._constant(node, result)
 
-    def _constant(self, node: Node, value: Any, sources: frozenset[Node]) -> None:
+    def _constant(self, node: Node, value: Any) -> None:
         with self.graph.inserting_before(node):
             constant = self.graph.create_node("get_attr", "folded")
         constant.meta["look"] = look(value) if isinstance(value, Tensor) else None
         self.constants[constant] = value
-        self.sources[constant] = sources
+        self.folded.add(constant)
         self.replace(node, constant)
 
     def drop_no_ops(self) -> None:
@@ -288,7 +296,7 @@ class _Graph:
     def _is_filled(self, argument: Any, number: float) -> bool:
         if isinstance(argument, (int, float)):
             return argument == number
-        value = self.constants.get(argument) if argument in self.sources else None
+        value = self.constants.get(argument) if argument in self.folded else None
         return isinstance(value, Tensor) and bool((value == number).all())
 
     def shrink_uniform(self) -> None:
@@ -298,7 +306,7 @@ class _Graph:
                 continue
             for i, other in ((0, 1), (1, 0)):
                 c, x = node.args[i], node.args[other]
-                if not (isinstance(c, Node) and isinstance(x, Node)) or c not in self.sources or x in self.constants:
+                if not (isinstance(c, Node) and isinstance(x, Node)) or c not in self.folded or x in self.constants:
                     continue
                 value, of_x, of_result = self.constants[c], _look(x), _look(node)
                 if value.dim() == 0 or of_x is None or of_result is None or of_x.shape != of_result.shape:
@@ -307,7 +315,7 @@ class _Graph:
                     with self.graph.inserting_before(node):
                         single = self.graph.create_node("get_attr", "single")
                     self.constants[single] = value.reshape(-1)[0].clone()
-                    self.sources[single] = self.sources[c]
+                    self.folded.add(single)
                     single.meta["look"] = look(self.constants[single])
                     node.update_arg(i, single)
 
@@ -452,13 +460,10 @@ class Lowered:
         source: str,
         scope: dict[str, Any],
         operations: int,
-        watched: list[Tensor],
         copies: dict[int, tuple[int, ...] | None],
     ) -> None:
         self.source = source
         self.operations = operations
-        self.watched = watched
-        """Tensors the precomputed constants came from: the function is stale once one of them is written to."""
         self._copies = copies
         exec(compile(source, "<recorded step>", "exec"), scope)
         self._step = scope["step"]
@@ -479,19 +484,20 @@ class Lowered:
 def lower(
     recorder: Recorder,
     bound: Mapping[int, Tensor],
-    live: Callable[[Tensor], bool],
     layouts: Sequence[tuple[int, ...] | None] | None = None,
+    *,
+    fixed: bool = False,
 ) -> Lowered:
     """
     Simplify and print a recording; it is used up.
 
     :param bound: the inputs that stay the same tensor from step to step, by position; they are read where they lie.
-    :param live: whether a constant may change between steps, so that nothing is precomputed from it.
+    :param fixed: whether tensors that were there before the recording keep their values as long as it is used.
     :param layouts: for each result the strides it must have, or None; default any.
     """
     graph = recorder.graph
     constants = {**recorder.constants, **{recorder.inputs[i]: tensor for i, tensor in bound.items()}}
-    work = _Graph(graph, constants, {node for node, tensor in recorder.constants.items() if not live(tensor)})
+    work = _Graph(graph, constants, set(recorder.constants) if fixed else set())
     work.drop_dead_code()
     for _ in range(2):
         work.drop_no_ops()
@@ -506,5 +512,4 @@ def lower(
     wanted = layouts or [None] * len(results)
     copies = {i: s for i, (r, s) in enumerate(zip(results, wanted, strict=True)) if not work.owns(r, results, s)}
     source, scope, operations = work.emit([n for i, n in enumerate(recorder.inputs) if i not in bound], results)
-    used = frozenset().union(*(work.sources.get(n, frozenset()) for n in work.constants if n.users))
-    return Lowered(source, scope, operations, [recorder.constants[n] for n in used], copies)
+    return Lowered(source, scope, operations, copies)

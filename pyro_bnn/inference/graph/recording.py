@@ -3,35 +3,41 @@ Record the tensor operations of a function as a graph while it runs.
 
 A :class:`Recorder` is a TorchDispatchMode: it sees every operation below autograd with the tensors it works on, forward
 and backward alike, and notes operation, arguments and results as a straight-line `torch.fx.Graph`. A tensor that is
-neither an input nor the result of a recorded operation is a constant, held by reference.
+neither an input nor the result of a recorded operation is held by reference, and read where it lies.
 
-It refuses what a graph cannot repeat for other data: taking a value out of a tensor that depends on the inputs, tensors
-of other classes, generators of one's own. :class:`Writes` keeps what was in the memory that a function writes to.
+It refuses what a graph cannot repeat for other data: taking a value out of a tensor, tensors of other classes,
+generators of one's own. What runs inside :func:`unrecorded` is not noted: its results are constants. :class:`Writes`
+keeps what was in the memory that a function writes to.
 """
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.node import map_aggregate, map_arg
+from torch.fx.node import map_aggregate
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-from torch.utils.weak import WeakTensorKeyDictionary
+
+from pyro_bnn.inference.graph.private import private
 
 __all__ = [
     "Look",
     "NotRecordable",
     "Recorder",
     "Writes",
+    "computed",
     "look",
     "record",
-    "recording",
-    "same_recording",
+    "unrecorded",
     "written_arguments",
 ]
+
+tree_leaves = private("tree_leaves")
+TorchDispatchMode: Any = private("TorchDispatchMode")
+WeakTensorKeyDictionary = private("WeakTensorKeyDictionary")
 
 aten = torch.ops.aten
 
@@ -86,11 +92,11 @@ def _whole(tensor: Tensor) -> Tensor:
 
 
 @final
-class Writes(TorchDispatchMode):
+class Writes(TorchDispatchMode):  # type: ignore[misc]
     """Keeps the former content of every memory that was there before and is written to."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._own: set[int] = set()
         self._before: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -98,14 +104,14 @@ class Writes(TorchDispatchMode):
         """Run one operation."""
         kwargs = kwargs or {}
         for tensor in written_arguments(func, args, kwargs):
-            key = tensor.untyped_storage()._cdata
+            key = tensor.untyped_storage().data_ptr()
             if key not in self._own and key not in self._before:
                 self._before[key] = (_whole(tensor), _whole(tensor).clone())
-        inputs = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if _strided(t)}
+        inputs = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if _strided(t)}
         result = func(*args, **kwargs)
         for tensor in tree_leaves(result):
-            if _strided(tensor) and tensor.untyped_storage()._cdata not in inputs:
-                self._own.add(tensor.untyped_storage()._cdata)
+            if _strided(tensor) and tensor.untyped_storage().data_ptr() not in inputs:
+                self._own.add(tensor.untyped_storage().data_ptr())
         return result
 
     def memories(self) -> set[int]:
@@ -129,21 +135,39 @@ class _NoPeeking(TorchFunctionMode):
     _WAYS = frozenset([Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__])
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in self._WAYS:
+        if func in self._WAYS and not _here.unrecorded:
             raise NotRecordable(f"values are taken out of a tensor with {func.__name__}")
         return func(*args, **(kwargs or {}))
 
 
-_active = 0
+class _Here(threading.local):
+    """What this thread records."""
+
+    def __init__(self) -> None:
+        self.unrecorded = 0
+        self.at_work: list[Recorder] = []
 
 
-def recording() -> bool:
-    """Return whether a Recorder is at work."""
-    return _active > 0
+_here = _Here()
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Run operations that a recorder does not note; what they make are constants to it, and values may be looked at."""
+    _here.unrecorded += 1
+    try:
+        yield
+    finally:
+        _here.unrecorded -= 1
+
+
+def computed(tensor: Tensor) -> bool:
+    """Return whether a tensor is an input of a recording being made, or comes of its operations."""
+    return any(recorder.computed(tensor) for recorder in _here.at_work)
 
 
 @final
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """
     Notes every operation that runs inside it.
 
@@ -151,29 +175,36 @@ class Recorder(TorchDispatchMode):
     """
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.graph = fx.Graph()
         self.inputs: list[fx.Node] = []
         self.constants: dict[fx.Node, Tensor] = {}
-        self.read: list[Tensor] = []
-        """Constants whose value was taken out: the recording holds while they are not written to."""
         self._nodes: Any = WeakTensorKeyDictionary()
         self._no_peeking = _NoPeeking()
         for tensor in inputs:
             self.add_input(tensor)
 
     def __enter__(self) -> "Recorder":
-        global _active
         self._no_peeking.__enter__()  # type: ignore[no-untyped-call]
-        super().__enter__()  # type: ignore[no-untyped-call]
-        _active += 1
+        try:
+            super().__enter__()
+        except BaseException:
+            self._no_peeking.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            raise
+        _here.at_work.append(self)
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        global _active
-        _active -= 1
-        super().__exit__(*exc)  # type: ignore[no-untyped-call]
-        self._no_peeking.__exit__(*exc)  # type: ignore[no-untyped-call]
+        _here.at_work.remove(self)
+        try:
+            super().__exit__(*exc)
+        finally:
+            self._no_peeking.__exit__(*exc)  # type: ignore[no-untyped-call]
+
+    def computed(self, tensor: Tensor) -> bool:
+        """Return whether a tensor is an input, or comes of the operations so far."""
+        node = self._nodes.get(tensor)
+        return node is not None and node.op != "get_attr"
 
     def add_input(self, tensor: Tensor) -> None:
         """Make a tensor an input of the graph."""
@@ -188,26 +219,19 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation and note it."""
         kwargs = kwargs or {}
+        if _here.unrecorded:
+            return func(*args, **kwargs)
         if func is aten.lift_fresh.default:  # a tensor made from Python numbers: a copy, which may be written to
             func = aten.lift_fresh_copy.default
         if func.overloadpacket in _FORBIDDEN:
             raise NotRecordable(f"{func} changes what a tensor is")
         if torch.Tag.data_dependent_output in func.tags:
-            self._take_out(args, kwargs)
-            return func(*args, **kwargs)
+            raise NotRecordable("a value is taken out of a tensor: control flow may depend on the data")
         noted_args, noted_kwargs = map_aggregate((args, kwargs), self._argument)
         result = func(*args, **kwargs)
-        if any(isinstance(r, Tensor) for r in tree_leaves(result)) or written_arguments(func, args, kwargs):
-            node = self.graph.call_function(func, noted_args, dict(noted_kwargs))
-            self._note_result(result, node)
+        node = self.graph.call_function(func, noted_args, dict(noted_kwargs))
+        self._note_result(result, node)
         return result
-
-    def _take_out(self, args: Any, kwargs: Any) -> None:
-        for value in tree_leaves((args, kwargs)):
-            if isinstance(value, Tensor):
-                if self._node(value) not in self.constants:
-                    raise NotRecordable("a value is taken out of a tensor: control flow may depend on the data")
-                self.read.append(value)
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, torch.Generator):
@@ -246,21 +270,3 @@ def record(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) 
         results = function(*inputs)
     recorder.finish(results)
     return recorder
-
-
-def same_recording(a: Recorder, b: Recorder) -> bool:
-    """Return whether two recordings are of the same operations on the same, or equal, constants."""
-    first, second = list(a.graph.nodes), list(b.graph.nodes)
-    if len(first) != len(second):
-        return False
-    place = {node: i for nodes in (first, second) for i, node in enumerate(nodes)}
-    for x, y in zip(first, second, strict=True):
-        if x in a.constants and y in b.constants:
-            u, v = a.constants[x], b.constants[y]
-            if u is not v and not (look(u) == look(v) and torch.equal(u, v)):
-                return False
-            continue
-        arguments = [repr(map_arg((n.args, n.kwargs), place.__getitem__)) for n in (x, y)]
-        if x.op != y.op or x.target != y.target or arguments[0] != arguments[1]:
-            return False
-    return True

@@ -1,0 +1,3 @@
+"""What several rooms need and no room owns."""
+
+__all__: list[str] = []

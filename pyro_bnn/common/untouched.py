@@ -1,0 +1,27 @@
+"""Whether a module still does what its class was written to do: nothing replaced on it, and no hooks."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torch.nn.modules import module as torch_module
+
+__all__ = ["untouched"]
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GLOBAL_HOOKS = tuple(f"_global{name}" for name in (*_HOOKS, "_forward_hooks_always_called"))
+
+
+def untouched(module: nn.Module, written: Mapping[str, Any]) -> bool:
+    """
+    Return whether calling `module` runs the methods `written` by its class, and those only.
+
+    :param written: name -> function, taken from the class where it was defined.
+    """
+    own = vars(module)
+    if any(own.get(name, True) for name in _HOOKS) or any(vars(torch_module).get(n, True) for n in _GLOBAL_HOOKS):
+        return False
+    if not own.keys().isdisjoint(written):
+        return False
+    methods = vars(type(module))
+    return all(methods.get(name) is function for name, function in written.items())

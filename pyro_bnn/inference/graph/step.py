@@ -1,0 +1,557 @@
+"""
+Run a training step once, keep its tensor operations, and run those from then on.
+
+A step is a function (model, guide, arguments) -> (loss, nll) of the parameters. To record one,
+
+    1. run it as it is, and note its parameters, what it writes to, and whose code runs (origin.py),
+    2. run it again from the same random state and record loss and gradients as tensor operations (recording.py),
+    3. simplify these (lowering.py), run them from that random state, and compare the result with that of 1.
+
+From then on the recording runs in the place of the program. Its inputs are the arguments' tensors and the weight on
+the KL; parameters, buffers and every other tensor are read where they lie; random draws and writes to buffers
+(BatchNorm) stay in it. On the CPU its result is the program's, bit for bit. The second run after, and every one whose
+number is a power of two or a multiple of 1024, is made by the program as well, and compared.
+
+What a recording takes for granted is that the Python between the tensors would do the same again. The caller vouches
+for that in one of two ways:
+
+    certain     only Python of torch, Pyro and this library runs in the step, as seen in 1, and between two of its runs,
+                as `fit` sees to; everything else is refused
+    by name     the user asked for it: the contract of torch.jit.trace
+
+Refused in both: values taken out of a tensor, shapes that depend on data, hooks, autocast, handlers and modes around
+the step that are not known to be harmless. What is refused runs eagerly, and says so once.
+"""
+
+import functools
+import types
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from logging import getLogger
+from typing import Any, NamedTuple, TypeAlias, cast, final
+from weakref import ref
+
+import pyro
+import pyro.poutine as poutine
+import torch
+from pyro.distributions import constraints
+from pyro.poutine.runtime import effectful
+from pyro.poutine.trace_messenger import TraceMessenger
+from torch import Tensor, nn
+from torch.distributions import transform_to
+
+from pyro_bnn.inference.graph.lowering import Lowered, lower
+from pyro_bnn.inference.graph.origin import is_library, watching
+from pyro_bnn.inference.graph.private import private
+from pyro_bnn.inference.graph.recording import NotRecordable, Recorder, Writes
+from pyro_bnn.inference.kl import _PerDatum, _ScaleKL
+from pyro_bnn.inference.sites import ParamSite, StepResult, param_sites
+
+__all__ = ["Program", "RecordedSteps", "emit", "surroundings"]
+
+log = getLogger("pyro_bnn")
+
+Program: TypeAlias = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], tuple[Tensor, Tensor]]
+"""(model, guide, args, kwargs) -> (loss, nll), both 0-dimensional; the loss is differentiated."""
+
+_MAX_RECORDINGS = 16
+_MAX_FAILURES = 2
+_MAX_CHANGES = 16
+_CHECK_EVERY = 1024
+_HOOKS = "hooks are attached to parameters"
+_NO_LIBRARY = "is not code of torch, Pyro or this library (FlatMeanField_ELBO(trace=True) records it all the same)"
+_TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+"""On the CPU results are equal; this leaves room for kernels whose rounding depends on how memory is aligned."""
+
+tree_flatten, tree_map_only = private("tree_flatten"), private("tree_map_only")
+_PYRO_STACK: list[Any] = private("_PYRO_STACK")
+_function_modes, _dispatch_modes = (
+    private("_get_current_function_mode_stack"),
+    private("_get_current_dispatch_mode_stack"),
+)
+_transforms = private("_functorch.peek_interpreter_stack")
+DeviceContext = private("DeviceContext")
+_below_autograd = private("_AutoDispatchBelowAutograd")
+
+
+# ------------------------------------------------------------------------------------------------ around the step
+
+
+class Surroundings(NamedTuple):
+    """What is around a step: its part of the key, the handlers that bring KL weights, and who listens for params."""
+
+    key: tuple[Any, ...]
+    weights: list[_ScaleKL]
+    heard: bool
+
+
+def surroundings() -> Surroundings | str:
+    """Return what is around the step, or why a recording cannot stand in for what that does."""
+    key: list[Any] = []
+    weights: list[_ScaleKL] = []
+    heard = False
+    handler: Any
+    for handler in _PYRO_STACK:
+        kind = type(handler)
+        if kind is _ScaleKL:
+            if isinstance(handler.weight, Tensor) and handler.weight.requires_grad:
+                return "a KL weight requires a gradient"
+            key.append("scale_kl")
+            weights.append(handler)
+        elif kind is _PerDatum:
+            key.append(handler.num_data)
+        elif kind is TraceMessenger and handler.param_only:
+            heard = True
+        else:
+            return f"the handler {kind.__name__} is active"
+    if not torch.is_grad_enabled():
+        return "gradients are switched off"
+    if not all(isinstance(mode, DeviceContext) for mode in _function_modes()):
+        return "a TorchFunctionMode is active"
+    if _dispatch_modes():
+        return "a TorchDispatchMode is active"
+    if _transforms() is not None:
+        return "a torch.func transform is active"
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        return "autocast is on"
+    state = (torch.get_default_dtype(), torch.get_default_device(), pyro.settings.get("module_local_params"))
+    return Surroundings((*key, *state), weights, heard)
+
+
+def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], list[Tensor]] | str:
+    """Return what of the arguments a recording depends on, and their tensors; or why it cannot take them."""
+    leaves, spec = tree_flatten((args, kwargs))
+    key: list[Any] = [spec]
+    tensors: list[Tensor] = []
+    places: dict[int, int] = {}
+    for leaf in leaves:
+        if type(leaf) is Tensor:
+            if leaf.requires_grad:
+                return "an argument requires a gradient"
+            if leaf.layout is not torch.strided:
+                return "an argument is a sparse tensor"
+            place = places.setdefault(id(leaf), len(tensors))
+            key.append((place, leaf.shape, leaf.stride(), leaf.dtype, leaf.device))
+            if place == len(tensors):
+                tensors.append(leaf)
+        elif leaf is None or type(leaf) in (bool, int, float, str):
+            key.append((type(leaf), leaf))
+        else:
+            return f"an argument is a {type(leaf).__name__}"
+    return tuple(key), tensors
+
+
+def _identity(program: Any) -> tuple[int, int]:
+    if isinstance(program, types.MethodType):
+        return id(program.__self__), id(program.__func__)
+    return id(program), 0
+
+
+def _name(program: Any) -> str:
+    return getattr(program, "_pyro_name", "") or getattr(program, "__name__", type(program).__name__)
+
+
+def _trains(params: Sequence[ParamSite]) -> list[bool]:
+    return [site.unconstrained.requires_grad for site in params]
+
+
+def emit(sites: Sequence[ParamSite]) -> None:
+    """Send the param message of every site, so that `SVI.step` finds the parameters of a step it did not see."""
+    for site in sites:
+        leaf = site.unconstrained
+        value: Any = leaf if site.constraint is constraints.real else transform_to(site.constraint)(leaf)
+        value.unconstrained = ref(leaf)
+        effectful(functools.partial(_first, value), type="param")(name=site.name, constraint=site.constraint)
+
+
+def _first(value: Tensor, **_: Any) -> Tensor:
+    return value
+
+
+# --------------------------------------------------------------------------------------------------- random state
+
+
+class _RandomState(NamedTuple):
+    cpu: Tensor
+    cuda: list[Tensor]
+
+    @staticmethod
+    def now() -> "_RandomState":
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        return _RandomState(torch.get_rng_state(), cuda)
+
+    def restore(self) -> None:
+        torch.set_rng_state(self.cpu)
+        if self.cuda:
+            torch.cuda.set_rng_state_all(self.cuda)
+
+    def same(self, other: "_RandomState") -> bool:
+        return torch.equal(self.cpu, other.cpu) and all(map(torch.equal, self.cuda, other.cuda))
+
+
+# ----------------------------------------------------------------------------------------------------- an eager run
+
+
+class _Run(NamedTuple):
+    """One eager run of the step from a known state, and what it left behind."""
+
+    loss: Tensor
+    nll: Tensor
+    leaves: list[Tensor]
+    grads: list[Tensor | None]
+    params: list[ParamSite]
+    writes: Writes
+    content: list[Tensor]
+    before: _RandomState
+    after: _RandomState
+    foreign: str | None
+
+    def rewind(self) -> None:
+        """Go back to the state before the run."""
+        self.writes.restore()
+        self.before.restore()
+
+    def finish(self) -> None:
+        """Go to the state that the run left."""
+        self.writes.restore(self.content)
+        self.after.restore()
+
+    def graded(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the leaves that have a gradient, with it."""
+        return [(leaf, grad) for leaf, grad in zip(self.leaves, self.grads, strict=True) if grad is not None]
+
+    def result(self) -> StepResult:
+        """Return the step as its caller wants it, with gradients laid out as their leaves."""
+        graded = [(leaf, torch.empty_like(leaf).copy_(g)) for leaf, g in self.graded()]
+        return StepResult(self.loss, self.nll, [leaf for leaf, _ in graded], [g for _, g in graded], self.params)
+
+
+def _run_eagerly(step: Callable[[], tuple[Tensor, Tensor]], *, watch: bool) -> _Run:
+    before = _RandomState.now()
+    writes = Writes()
+    with poutine.trace(param_only=True) as recorder, writes, watching() if watch else nullcontext() as foreign:
+        loss, nll = step()
+        params = param_sites(recorder.trace)
+        leaves = _leaves_behind(loss)
+        order = {id(site.unconstrained): i for i, site in enumerate(params)}
+        leaves.sort(key=lambda leaf: order.get(id(leaf), len(order)))
+        grads: list[Tensor | None] = list(torch.autograd.grad(loss, leaves, allow_unused=True)) if leaves else []
+    content = writes.content()
+    loss, nll = loss.detach(), torch.as_tensor(nll).detach()
+    seen = None if foreign is None else foreign()
+    return _Run(loss, nll, leaves, grads, params, writes, content, before, _RandomState.now(), seen)
+
+
+def _leaves_behind(loss: Tensor) -> list[Tensor]:
+    """Return every leaf tensor that a backward pass from `loss` would give a gradient."""
+    found: dict[int, Tensor] = {}
+    seen: set[Any] = set()
+    stack = [loss.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found[id(node.variable)] = node.variable
+        stack.extend(n for n, _ in node.next_functions)
+    return list(found.values())
+
+
+def _hooked(leaves: Sequence[Tensor]) -> bool:
+    return any(leaf._backward_hooks or leaf._post_accumulate_grad_hooks for leaf in leaves)
+
+
+# ------------------------------------------------------------------------------------------------------ recordings
+
+
+@dataclass
+class _Recorded:
+    """A recorded step."""
+
+    lowered: Lowered
+    leaves: list[Tensor]
+    params: list[ParamSite]
+    trained: list[bool]
+    runs: int = 0
+
+    def run(self, tensors: Sequence[Tensor], weights: Sequence[Tensor]) -> StepResult:
+        """Run the tensor operations on these arguments and KL weights."""
+        with _below_autograd():
+            loss, nll, *grads = self.lowered([*tensors, *weights])
+        return StepResult(loss, nll, self.leaves, grads, self.params)
+
+    def due(self) -> bool:
+        """Return whether this run is to be compared with the program: 1, 2, 4, 8, ..., and every 1024th."""
+        self.runs += 1
+        return self.runs & (self.runs - 1) == 0 or self.runs % _CHECK_EVERY == 0
+
+
+def _difference(run: _Run, result: StepResult) -> str | None:
+    """Return in what a recording's result is not that of the eager run; the state must be what the recording left."""
+    graded = run.graded()
+    if [id(leaf) for leaf, _ in graded] != [id(leaf) for leaf in result.leaves]:
+        return "the set of parameters"
+    grads = list(zip((g for _, g in graded), result.grads, strict=True))
+    largest = max((_norm(g) for g, _ in grads), default=0.0)
+    pairs = [("the loss", run.loss, result.loss, 0.0), ("the nll", run.nll, result.nll, 0.0)]
+    pairs += [("a gradient", a, b, 0.01 * largest) for a, b in grads]
+    pairs += [("a buffer", a, b, 0.0) for a, b in zip(run.content, run.writes.content(), strict=True)]
+    for what, a, b, around in pairs:
+        if not _close(a, b, around):
+            return what
+    return None if run.after.same(_RandomState.now()) else "the number of random draws"
+
+
+def _norm(tensor: Tensor) -> float:
+    return float(tensor[torch.isfinite(tensor)].double().norm())
+
+
+def _close(a: Tensor, b: Tensor, around: float) -> bool:
+    """Return whether `b` is `a` up to rounding, in an expression whose terms are of size `around`."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if not a.dtype.is_floating_point:
+        return torch.equal(a, b)
+    finite = torch.isfinite(a)
+    if not torch.equal(finite, torch.isfinite(b)):
+        return False
+    tolerance = _TOLERANCE.get(a.dtype, 2e-2) if a.device.type == "cpu" else 2e-2  # elsewhere sums are in any order
+    difference = float((a[finite].double() - b[finite].double()).norm())
+    return difference <= tolerance * max(_norm(a), around)
+
+
+@final
+class RecordedSteps:
+    """The recordings of one ELBO, by what they depend on; the least recently used are dropped."""
+
+    def __init__(self) -> None:
+        self._recorded: OrderedDict[Any, _Recorded] = OrderedDict()
+        self._owners: OrderedDict[Any, tuple[Any, Any]] = OrderedDict()  # keeps their ids from being used again
+        self._eager: dict[Any, str] = {}
+        self._failures: dict[Any, int] = {}
+        self._changes: dict[Any, int] = {}
+        self._weights: dict[float, Tensor] = {}
+
+    def __deepcopy__(self, memo: Any) -> "RecordedSteps":
+        return RecordedSteps()
+
+    def __reduce__(self) -> Any:
+        return RecordedSteps, ()
+
+    def __len__(self) -> int:
+        return len(self._recorded)
+
+    def forget(self) -> None:
+        """Drop every recording, so that the next step is recorded anew."""
+        self._recorded.clear()
+
+    def step(
+        self,
+        program: Program,
+        variant: Any,
+        model: Any,
+        guide: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        by_name: bool,
+    ) -> StepResult | None:
+        """
+        Run one step as a recording, which is made first if need be; None if it has to run eagerly.
+
+        :param program: the step; it must not depend on anything but its arguments and `variant`.
+        :param variant: options of the program that a recording depends on.
+        :param by_name: whether the user asked for it; else only what is certain is recorded.
+        """
+        owner = (variant, _identity(model), _identity(guide))
+        if owner in self._eager:
+            return None
+        around, signature = surroundings(), _signature(args, kwargs)
+        if isinstance(around, str) or isinstance(signature, str):
+            _say_once(_name(model), around if isinstance(around, str) else cast(str, signature))
+            return None
+        training = [program.training for program in (model, guide) if isinstance(program, nn.Module)]
+        key = (owner, signature[0], around.key, *training)
+        weights = [self._weight(handler.weight) for handler in around.weights]
+        step = functools.partial(program, model, guide)
+        recorded = self._recorded.get(key)
+        if recorded is None or recorded.trained != _trains(recorded.params):  # frozen or unfrozen since
+            return self._record(key, step, (model, guide), args, kwargs, around, weights, by_name)
+        if recorded.due():
+            return self._compare(recorded, key, functools.partial(step, args, kwargs), model, signature[1], weights)
+        result = recorded.run(signature[1], weights)
+        if around.heard:
+            emit(recorded.params)
+        return result
+
+    # -- making one ----------------------------------------------------------------------------------------------
+
+    def _record(
+        self,
+        key: Any,
+        program: Callable[..., tuple[Tensor, Tensor]],
+        programs: tuple[Any, Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        around: Surroundings,
+        weights: list[Tensor],
+        by_name: bool,
+    ) -> StepResult | None:
+        owner = key[0]
+        self._remember(owner, programs)
+        if _hooked([p for program in programs if isinstance(program, nn.Module) for p in program.parameters()]):
+            self._give_up(owner, _HOOKS)
+            return None
+        if not by_name:
+            foreign = _foreign_module(programs)
+            if foreign is not None:
+                self._give_up(owner, f"{foreign} {_NO_LIBRARY}")
+                return None
+        aliases: dict[int, Tensor] = {}
+
+        def alias(tensor: Tensor) -> Tensor:  # an object of its own: what the program holds itself is another tensor
+            return aliases.setdefault(id(tensor), tensor.detach())
+
+        step = functools.partial(program, *tree_map_only(Tensor, alias, (args, kwargs)))
+        tensors = list(aliases.values())
+        run = _run_eagerly(step, watch=not by_name)
+        try:
+            if run.foreign is not None:
+                raise NotRecordable(f"{run.foreign} {_NO_LIBRARY}")
+            recorded = self._recorded_from(run, step, tensors, around.weights, weights)
+            run.rewind()
+            result = recorded.run(tensors, weights)
+            difference = _difference(run, result)
+            if difference is not None:
+                raise NotRecordable(f"the recording does not reproduce {difference}")
+        except Exception as error:  # whatever goes wrong while recording, the eager run is right
+            self._failures[owner] = self._failures.get(owner, 0) + 1
+            if self._failures[owner] >= _MAX_FAILURES:  # a first run may differ, for it sets things up
+                self._give_up(owner, _why(error))
+            run.finish()
+            return run.result()
+        self._recorded[key] = recorded
+        while len(self._recorded) > _MAX_RECORDINGS:
+            self._recorded.popitem(last=False)
+            self._changes[owner] = self._changes.get(owner, 0) + 1
+            if self._changes[owner] > _MAX_CHANGES:
+                self._give_up(owner, "what it is called with changes at every step")
+        log.info("recorded %s: %d operations", _name(programs[0]), recorded.lowered.operations)
+        return result
+
+    def _recorded_from(
+        self,
+        run: _Run,
+        step: Callable[[], tuple[Tensor, Tensor]],
+        tensors: list[Tensor],
+        handlers: Sequence[_ScaleKL],
+        weights: list[Tensor],
+    ) -> _Recorded:
+        """Run the step from where `run` began with tensors for KL weights, note what it does, and leave no trace."""
+        if _hooked(run.leaves):
+            raise NotRecordable(_HOOKS)
+        run.rewind()
+        writes = Writes()
+        recorder = Recorder([*run.leaves, *tensors, *weights])
+        given = [handler.weight for handler in handlers]
+        try:
+            for handler, weight in zip(handlers, weights, strict=True):
+                handler.weight = weight
+            with pyro.validation_enabled(False), writes, recorder:
+                loss, nll = step()
+                grads = torch.autograd.grad(loss, run.leaves, allow_unused=True) if run.leaves else ()
+                nll = torch.as_tensor(nll)
+        finally:
+            for handler, number in zip(handlers, given, strict=True):
+                handler.weight = number
+            writes.restore()
+        if [g is not None for g in grads] != [g is not None for g in run.grads]:
+            raise NotRecordable("another set of parameters takes part each time")
+        if writes.memories() != run.writes.memories():
+            raise NotRecordable("it writes to other tensors each time")
+        recorder.finish([loss, nll, *(g for g in grads if g is not None)])
+        leaves = [leaf for leaf, _ in run.graded()]
+        layouts = [None, None, *(leaf.stride() for leaf in leaves)]
+        return _Recorded(lower(recorder, dict(enumerate(run.leaves)), layouts), leaves, run.params, _trains(run.params))
+
+    def _compare(
+        self,
+        recorded: _Recorded,
+        key: Any,
+        step: Callable[[], tuple[Tensor, Tensor]],
+        model: Any,
+        tensors: list[Tensor],
+        weights: list[Tensor],
+    ) -> StepResult:
+        """Run a step both ways; if they differ, the program is right, and the recording is not used again."""
+        with pyro.validation_enabled(False):
+            run = _run_eagerly(step, watch=False)
+        run.rewind()
+        result = recorded.run(tensors, weights)
+        difference = _difference(run, result)
+        if difference is None:
+            return result
+        self._give_up(key[0], f"its recording does not reproduce {difference} any more")
+        run.finish()
+        return run.result()
+
+    def _weight(self, value: float | Tensor) -> Tensor:
+        """Return a KL weight as an input, in double precision, for it is rounded where it multiplies."""
+        if isinstance(value, Tensor):
+            return value.detach().double()
+        if value not in self._weights:
+            if len(self._weights) >= 1024:
+                self._weights.clear()
+            self._weights[value] = torch.tensor(value, dtype=torch.float64, device="cpu")
+        return self._weights[value]
+
+    # -- bookkeeping ---------------------------------------------------------------------------------------------
+
+    def _remember(self, owner: Any, programs: tuple[Any, Any]) -> None:
+        self._owners[owner] = programs
+        self._owners.move_to_end(owner)
+        while len(self._owners) > _MAX_RECORDINGS:
+            oldest = next(iter(self._owners))
+            self._drop(oldest)
+            for kept in (self._owners, self._eager, self._failures, self._changes):
+                kept.pop(oldest, None)
+
+    def _drop(self, owner: Any) -> None:
+        for key in [k for k in self._recorded if k[0] == owner]:
+            del self._recorded[key]
+
+    def _give_up(self, owner: Any, reason: str) -> None:
+        self._drop(owner)
+        self._eager[owner] = reason
+        _say_once(_name(self._owners[owner][0]), reason)
+
+
+_SAID: set[str] = set()
+
+
+def _say_once(name: str, reason: str) -> None:
+    """Say why a step is not recorded, once per process."""
+    if reason not in _SAID:
+        _SAID.add(reason)
+        log.warning("%s runs eagerly, not as a recording, for %s", name, reason)
+
+
+def _foreign_module(programs: tuple[Any, Any]) -> str | None:
+    """Return the name of a part that is not a library's, before anything runs."""
+    for program in programs:
+        if not isinstance(program, nn.Module):
+            return _name(program)
+        for module in program.modules():
+            if not is_library(module):
+                return type(module).__qualname__
+    return None
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, NotRecordable):
+        return str(error)
+    first = str(error).strip().partition("\n")[0]
+    return f"it cannot be recorded ({type(error).__name__}: {first})"

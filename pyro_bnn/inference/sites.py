@@ -1,0 +1,48 @@
+"""What a step leaves: loss, gradients and the Pyro parameters that took part."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pyro.distributions import constraints
+from torch import Tensor
+
+__all__ = ["ParamSite", "StepResult", "leaf_of", "param_sites"]
+
+
+@dataclass(frozen=True)
+class ParamSite:
+    """One Pyro parameter: its name, its unconstrained tensor, its constraint."""
+
+    name: str
+    unconstrained: Tensor
+    constraint: Any
+
+
+class StepResult(NamedTuple):
+    """Loss and nll as 0-dimensional tensors, the leaves with their gradients, and the Pyro parameters met."""
+
+    loss: Tensor
+    nll: Tensor
+    leaves: list[Tensor]
+    grads: list[Tensor]
+    params: list[ParamSite]
+
+
+def leaf_of(value: Any) -> Tensor:
+    """Return the tensor that an optimizer moves; a bare nn.Parameter under `module_local_params` is its own."""
+    leaf: Tensor = value.unconstrained() if hasattr(value, "unconstrained") else value
+    return leaf
+
+
+def param_sites(*traces: Any) -> list[ParamSite]:
+    """Return the parameters of Pyro traces in order of appearance, each tensor once."""
+    sites: dict[int, ParamSite] = {}
+    for trace in traces:
+        for name, node in trace.nodes.items():
+            if node["type"] == "param":
+                leaf = leaf_of(node["value"])
+                constraint = node["kwargs"].get("constraint", constraints.real)
+                if isinstance(constraint, type(constraints.real)):
+                    constraint = constraints.real
+                sites.setdefault(id(leaf), ParamSite(name, leaf, constraint))
+    return list(sites.values())

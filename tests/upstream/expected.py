@@ -1,0 +1,1 @@
+EXPECTED: dict[tuple[str, str], str] = {}
