@@ -395,9 +395,7 @@ NUMBERS: dict[str, Place] = {
         lambda v: {}, lambda k: 2.0 if "beta" in k else 1.0, lambda k, v: _set_item(k, v, "beta")
     ),
     "dict, order": _inside(lambda v: {"a": 1.0, "b": 2.0}, lambda k: next(iter(k.values())), lambda k, v: k.pop("a")),
-    "dict of dicts": _inside(
-        lambda v: {"a": {"b": v}}, lambda k: k["a"]["b"], lambda k, v: _set_item(k["a"], v, "b")
-    ),
+    "dict of dicts": _inside(lambda v: {"a": {"b": v}}, lambda k: k["a"]["b"], lambda k, v: _set_item(k["a"], v, "b")),
     "defaultdict": _inside(
         lambda v: collections.defaultdict(lambda: 1.0), lambda k: k["beta"], lambda k, v: _set_item(k, v, "beta")
     ),
@@ -416,7 +414,9 @@ NUMBERS: dict[str, Place] = {
     ),
     "numpy array": _inside(lambda v: np.array([v]), lambda k: float(k[0]), _set_item),
     "numpy array as a factor": _inside(lambda v: np.array([v], np.float32), torch.tensor, _set_item),
-    "numpy view": _inside(lambda v: np.full((3, 4), v)[1:, 2], lambda k: float(k[1]), lambda k, v: _set_item(k.base, v, ...)),
+    "numpy view": _inside(
+        lambda v: np.full((3, 4), v)[1:, 2], lambda k: float(k[1]), lambda k, v: _set_item(k.base, v, ...)
+    ),
     "dataclass": _inside(Plain, _at("beta"), lambda k, v: setattr(k, "beta", v)),
     "dataclass with slots": _inside(Slotted, _at("beta"), lambda k, v: setattr(k, "beta", v)),
     "frozen dataclass, by force": _inside(Frozen, _at("beta"), lambda k, v: object.__setattr__(k, "beta", v)),
@@ -424,7 +424,9 @@ NUMBERS: dict[str, Place] = {
     "namespace in a list": _inside(
         lambda v: [types.SimpleNamespace(v=v)], lambda k: k[0].v, lambda k, v: setattr(k[0], "v", v)
     ),
-    "object in a dict": _inside(lambda v: {"a": Plain(v)}, lambda k: k["a"].beta, lambda k, v: setattr(k["a"], "beta", v)),
+    "object in a dict": _inside(
+        lambda v: {"a": Plain(v)}, lambda k: k["a"].beta, lambda k, v: setattr(k["a"], "beta", v)
+    ),
     "object in a tuple": _inside(lambda v: (Plain(v),), lambda k: k[0].beta, lambda k, v: setattr(k[0], "beta", v)),
     "float()": _inside(Hidden, float, Hidden.put),
     "call": _inside(Hidden, lambda k: k(), Hidden.put),
@@ -444,17 +446,15 @@ NUMBERS: dict[str, Place] = {
         lambda k, v: setattr(type(k), "beta", property(lambda self: v)),
     ),
     "class of an object": _inside(
-        lambda v: type("A", (), {"beta": v})(), _at("beta"), lambda k, v: setattr(k, "__class__", type("B", (), {"beta": v}))
+        lambda v: type("A", (), {"beta": v})(),
+        _at("beta"),
+        lambda k, v: setattr(k, "__class__", type("B", (), {"beta": v})),
     ),
     "closure": _inside(_closure, lambda k: k(), lambda k, v: k.put(v)),
     "closure cell": _inside(_closure, lambda k: k(), _cell),
     "default argument": _inside(_default, lambda k: k(), lambda k, v: setattr(k, "__defaults__", (v,))),
-    "keyword default": _inside(
-        _keyword_default, lambda k: k(), lambda k, v: setattr(k, "__kwdefaults__", {"beta": v})
-    ),
-    "code of a function": _inside(
-        _constant, lambda k: k(), lambda k, v: setattr(k, "__code__", _constant(v).__code__)
-    ),
+    "keyword default": _inside(_keyword_default, lambda k: k(), lambda k, v: setattr(k, "__kwdefaults__", {"beta": v})),
+    "code of a function": _inside(_constant, lambda k: k(), lambda k, v: setattr(k, "__code__", _constant(v).__code__)),
     "function attribute": _inside(_closure, lambda k: getattr(k, "v", 1.0), lambda k, v: setattr(k, "v", v)),
     "class attribute": _inside(_class_with, _at("beta"), lambda k, v: setattr(k, "beta", v)),
     "inherited attribute": _inside(_class_with, _at("beta"), lambda k, v: setattr(k.__mro__[1], "beta", v)),
@@ -490,9 +490,7 @@ NUMBERS: dict[str, Place] = {
     "attribute asked for": Place(
         lambda h, v: None, lambda h: 2.0 if hasattr(h, "on") else 1.0, lambda h, v: setattr(h, "on", True)
     ),
-    "vars()": Place(
-        lambda h, v: setattr(h, "k", v), lambda h: vars(h)["k"], lambda h, v: vars(h).update(k=v)
-    ),
+    "vars()": Place(lambda h, v: setattr(h, "k", v), lambda h: vars(h)["k"], lambda h, v: vars(h).update(k=v)),
     "global": Place(_set_global, lambda h: GLOBAL, _set_global),
     "globals()": Place(_set_global, lambda h: globals()["GLOBAL"], _set_global),
     "global list": Place(
@@ -512,9 +510,7 @@ NUMBERS: dict[str, Place] = {
         lambda h: float(os.environ.get(VARIABLE, "1")),
         lambda h, v: os.environ.__setitem__(VARIABLE, repr(v)),
     ),
-    "context variable": Place(
-        lambda h, v: CONTEXT.set(v), lambda h: CONTEXT.get(), lambda h, v: CONTEXT.set(v)
-    ),
+    "context variable": Place(lambda h, v: CONTEXT.set(v), lambda h: CONTEXT.get(), lambda h, v: CONTEXT.set(v)),
     "thread local": Place(
         lambda h, v: setattr(LOCAL, "beta", v), lambda h: LOCAL.beta, lambda h, v: setattr(LOCAL, "beta", v)
     ),
@@ -705,7 +701,9 @@ class Network(nn.Module):
         self.use = use
         self.first = nn.Linear(FEATURES, hidden)
         self.act: Any = nn.Tanh()
-        self.norm = {"none": nn.Identity(), "layer": nn.LayerNorm(hidden), "batch": nn.BatchNorm1d(hidden)}[options["norm"]]
+        self.norm = {"none": nn.Identity(), "layer": nn.LayerNorm(hidden), "batch": nn.BatchNorm1d(hidden)}[
+            options["norm"]
+        ]
         self.drop = nn.Dropout(options["dropout"])
         self.blocks = nn.ModuleList(nn.Identity() for _ in range(2))
         self.table = nn.ModuleDict({"a": nn.Identity(), "b": nn.Tanh()})
@@ -1020,9 +1018,7 @@ def _swap_in_modules(net: Any) -> None:
 
 STRUCTURES: dict[str, Callable[[random.Random], Draft]] = {
     "activation swapped": _structure(lambda net: setattr(net, "act", nn.ReLU())),
-    "activation swapped for a function": _structure(
-        lambda net: (delattr(net, "act"), setattr(net, "act", torch.relu))
-    ),
+    "activation swapped for a function": _structure(lambda net: (delattr(net, "act"), setattr(net, "act", torch.relu))),
     "activation swapped underneath": _structure(_swap_in_modules),
     "block swapped": _structure(lambda net: net.blocks.__setitem__(0, nn.Tanh())),
     "block appended": _structure(lambda net: net.blocks.append(nn.Tanh())),
@@ -1042,9 +1038,7 @@ STRUCTURES: dict[str, Callable[[random.Random], Draft]] = {
     "eval mode with batch norm": _structure(lambda net: net.eval(), norm="batch"),
     "batch norm's momentum": _structure(_momentum, every=True, norm="batch"),
     "batch norm's eps": _structure(lambda net: setattr(net.norm, "eps", 1.0), norm="batch"),
-    "batch norm's statistics": _structure(
-        lambda net: (net.eval(), net.norm.running_mean.fill_(2.0)), norm="batch"
-    ),
+    "batch norm's statistics": _structure(lambda net: (net.eval(), net.norm.running_mean.fill_(2.0)), norm="batch"),
     "batch norm reset": _structure(lambda net: (net.norm.reset_running_stats(), net.norm.eval()), norm="batch"),
     "layer norm's eps": _structure(lambda net: setattr(net.norm, "eps", 1.0), norm="layer"),
     "training flag alone": _structure(lambda net: setattr(net.drop, "training", False), dropout=0.5),
@@ -1101,8 +1095,10 @@ TORCH: dict[str, Callable[[random.Random], Draft]] = {
     "torch: approximation": _torch_only(lambda net, model: setattr(net.act, "approximate", "tanh"), activation="gelu"),
     "torch: padding": _torch_only(lambda net, model: setattr(net.first, "padding", (0, 0)), convolution=True),
     "torch: padding's mode": _torch_only(
-        lambda net, model: setattr(net.first, "padding_mode", "replicate")
-        or setattr(net.first, "_reversed_padding_repeated_twice", [1, 1, 1, 1]),
+        lambda net, model: (
+            setattr(net.first, "padding_mode", "replicate")
+            or setattr(net.first, "_reversed_padding_repeated_twice", [1, 1, 1, 1])
+        ),
         convolution=True,
     ),
     "torch: p": _torch_only(lambda net, model: setattr(net.drop, "p", 0.6), dropout=0.2),
@@ -1120,9 +1116,7 @@ TORCH: dict[str, Callable[[random.Random], Draft]] = {
     "torch: forward is torch.sin": _torch_only(lambda net, model: setattr(net.act, "forward", torch.sin)),
     "torch: another class": _torch_only(lambda net, model: setattr(net.act, "__class__", nn.Sigmoid)),
     "torch: eps": _torch_only(lambda net, model: setattr(net.norm, "eps", 1.0), norm="layer"),
-    "torch: statistics": _torch_only(
-        lambda net, model: (net.eval(), net.norm.running_mean.fill_(2.0)), norm="batch"
-    ),
+    "torch: statistics": _torch_only(lambda net, model: (net.eval(), net.norm.running_mean.fill_(2.0)), norm="batch"),
     "torch: statistics, .data": _torch_only(
         lambda net, model: (net.eval(), net.norm.running_var.data.fill_(9.0)), norm="batch"
     ),
@@ -1553,9 +1547,7 @@ COUNTERS: dict[str, Callable[[random.Random], Draft]] = {
     "counter of itertools": _by_itself(_iterate, lambda h: setattr(h, "iterator", itertools.count(1, 0.1))),
     "generator": _by_itself(_iterate, lambda h: setattr(h, "iterator", (1 + 0.1 * i for i in range(10**6)))),
     "running mean, new tensors": _by_itself(_keep_average, lambda h: setattr(h, "mean", torch.zeros(CLASSES))),
-    "running mean, in place": _by_itself(
-        _keep_average_in_place, lambda h: setattr(h, "mean", torch.zeros(CLASSES))
-    ),
+    "running mean, in place": _by_itself(_keep_average_in_place, lambda h: setattr(h, "mean", torch.zeros(CLASSES))),
     "last output remembered": _by_itself(_remember, lambda h: setattr(h, "last", None)),
     "random.random": _by_itself(_random_number),
     "random.random, branch": _by_itself(_random_branch),

@@ -292,7 +292,7 @@ class AutoLowRankNormal(FlatGuide):
 
     def quantiles(self, quantiles: Sequence[float] | Tensor, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """
-        Return quantiles of every site by name, (Q, *shape): of each entry in unconstrained space, mapped to the support.
+        Return quantiles of every site, (Q, *shape): of each entry in unconstrained space, mapped to the support.
 
         :param quantiles: probabilities in [0, 1].
         """

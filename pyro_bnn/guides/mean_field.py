@@ -71,7 +71,9 @@ def probabilities(quantiles: Sequence[float] | Tensor) -> Tensor:
     """Return the probabilities (Q,) whose quantiles are asked for."""
     at = torch.as_tensor(quantiles, dtype=torch.float64).reshape(-1)
     if not bool(((at >= 0) & (at <= 1)).all()):
-        raise ValueError(f"quantiles={at.tolist()} are no probabilities: pass numbers in [0, 1], e.g. [0.05, 0.5, 0.95]")
+        raise ValueError(
+            f"quantiles={at.tolist()} are no probabilities: pass numbers in [0, 1], e.g. [0.05, 0.5, 0.95]"
+        )
     return at
 
 
@@ -431,7 +433,7 @@ class AutoMeanFieldNormal(AutoGuide):
 
     def quantiles(self, quantiles: Sequence[float] | Tensor, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """
-        Return quantiles of every site by name, (Q, *shape): of each entry in unconstrained space, mapped to the support.
+        Return quantiles of every site, (Q, *shape): of each entry in unconstrained space, mapped to the support.
 
         :param quantiles: probabilities in [0, 1].
         """

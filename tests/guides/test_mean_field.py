@@ -560,7 +560,10 @@ def test_relative_scale_needs_a_deviation_to_be_relative_to(prior: Any) -> None:
 def test_quantiles_are_those_of_the_marginals() -> None:
     """Of a Normal exactly, of its image under exp by the same map; and Pyro's list of guides puts them together."""
     at = [0.1, 0.5, 0.9]
-    for fn, bend in ((dist.Normal(torch.zeros(2), 1.0).to_event(1), torch.Tensor), (dist.LogNormal(0.0, 1.0), torch.exp)):
+    for fn, bend in (
+        (dist.Normal(torch.zeros(2), 1.0).to_event(1), torch.Tensor),
+        (dist.LogNormal(0.0, 1.0), torch.exp),
+    ):
         guide = built(one_site(fn), init_scale=0.3)
         view = guide.site("s")
         found = guide.quantiles(at)["s"]  # (3, *shape)
