@@ -9,10 +9,12 @@ counted, so that a test that never met the class is not reported as passed.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from pyro.infer import TraceMeanField_ELBO
 from pyro.infer.autoguide import init_to_feasible, init_to_mean, init_to_median, init_to_sample
 
 from pyro_bnn import optim
@@ -77,45 +79,48 @@ AutoDiagonalNormal = _guide("AutoDiagonalNormal", AutoMeanFieldNormal)
 AutoLowRankMultivariateNormal = _guide("AutoLowRankMultivariateNormal", AutoLowRankNormal)
 AutoDelta = _guide("AutoDelta", AutoPoint)
 
-_GUIDES = ("pyro.infer.autoguide", "pyro.infer.autoguide.guides")
-_ELBOS = ("pyro.infer",)
-_OPTIM = ("pyro.optim",)
+
+@dataclass(frozen=True)
+class Substitution:
+    """What takes whose place."""
+
+    modules: tuple[str, ...]
+    """The modules in which names are replaced."""
+
+    ours: Mapping[str, Any]
+    twin: Mapping[str, Any] = field(default_factory=dict)
+    """Pyro's own classes in the same places, to compare with; without them, those that are replaced."""
+
+
+def _elbo(name: str, ours: Any, twin: Any = None, **fixed: Any) -> Substitution:
+    return Substitution(
+        ("pyro.infer",), {name: _counted(name, ours, **fixed)}, {} if twin is None else {name: _counted(name, twin)}
+    )
+
+
+def _auto(name: str, ours: Any) -> Substitution:
+    return Substitution(("pyro.infer.autoguide", "pyro.infer.autoguide.guides"), {name: ours})
+
+
 _TWINS = ("SGD", "Adam", "AdamW", "Adagrad", "RAdam", "RMSprop")
 
-Build = Callable[[], Mapping[str, Any]]
-
-SUBSTITUTIONS: dict[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
-    "AutoNormal -> AutoMeanFieldNormal": (_GUIDES, {"AutoNormal": AutoNormal}),
-    "AutoDiagonalNormal -> AutoMeanFieldNormal": (_GUIDES, {"AutoDiagonalNormal": AutoDiagonalNormal}),
-    "AutoLowRankMultivariateNormal -> AutoLowRankNormal": (
-        _GUIDES,
-        {"AutoLowRankMultivariateNormal": AutoLowRankMultivariateNormal},
+SUBSTITUTIONS: dict[str, Substitution] = {
+    "AutoNormal -> AutoMeanFieldNormal": _auto("AutoNormal", AutoNormal),
+    "AutoDiagonalNormal -> AutoMeanFieldNormal": _auto("AutoDiagonalNormal", AutoDiagonalNormal),
+    "AutoLowRankMultivariateNormal -> AutoLowRankNormal": _auto(
+        "AutoLowRankMultivariateNormal", AutoLowRankMultivariateNormal
     ),
-    "AutoDelta -> AutoPoint": (_GUIDES, {"AutoDelta": AutoDelta}),
-    "TraceMeanField_ELBO -> FlatMeanField_ELBO": (
-        _ELBOS,
-        {"TraceMeanField_ELBO": _counted("TraceMeanField_ELBO", FlatMeanField_ELBO, trace=False)},
+    "AutoDelta -> AutoPoint": _auto("AutoDelta", AutoDelta),
+    "TraceMeanField_ELBO -> FlatMeanField_ELBO": _elbo("TraceMeanField_ELBO", FlatMeanField_ELBO),
+    "TraceMeanField_ELBO -> TraceLowRank_ELBO": _elbo("TraceMeanField_ELBO", TraceLowRank_ELBO),
+    "TraceMeanField_ELBO -> TraceColdPosterior_ELBO(1)": _elbo(
+        "TraceMeanField_ELBO", TraceColdPosterior_ELBO, temperature=1.0
     ),
-    "TraceMeanField_ELBO -> TraceLowRank_ELBO": (
-        _ELBOS,
-        {"TraceMeanField_ELBO": _counted("TraceMeanField_ELBO", TraceLowRank_ELBO)},
+    "Trace_ELBO -> FlatMeanField_ELBO": _elbo("Trace_ELBO", FlatMeanField_ELBO, TraceMeanField_ELBO),
+    "Trace_ELBO -> TracePathDerivative_ELBO": _elbo("Trace_ELBO", TracePathDerivative_ELBO),
+    "Trace_ELBO -> TraceScoreFunction_ELBO": _elbo("Trace_ELBO", TraceScoreFunction_ELBO),
+    "pyro.optim -> pyro_bnn.optim": Substitution(
+        ("pyro.optim",), {name: _counted(name, getattr(optim, name)) for name in _TWINS}
     ),
-    "TraceMeanField_ELBO -> TraceColdPosterior_ELBO(1)": (
-        _ELBOS,
-        {"TraceMeanField_ELBO": _counted("TraceMeanField_ELBO", TraceColdPosterior_ELBO, temperature=1.0)},
-    ),
-    "Trace_ELBO, TraceGraph_ELBO -> FlatMeanField_ELBO": (
-        _ELBOS,
-        {name: _counted(name, FlatMeanField_ELBO, trace=False) for name in ("Trace_ELBO", "TraceGraph_ELBO")},
-    ),
-    "Trace_ELBO -> TracePathDerivative_ELBO": (
-        _ELBOS,
-        {"Trace_ELBO": _counted("Trace_ELBO", TracePathDerivative_ELBO)},
-    ),
-    "Trace_ELBO -> TraceScoreFunction_ELBO": (
-        _ELBOS,
-        {"Trace_ELBO": _counted("Trace_ELBO", TraceScoreFunction_ELBO)},
-    ),
-    "pyro.optim -> pyro_bnn.optim": (_OPTIM, {name: _counted(name, getattr(optim, name)) for name in _TWINS}),
 }
-"""What takes whose place: the modules in which a name is replaced, and the replacements."""
+"""By name, what takes whose place."""

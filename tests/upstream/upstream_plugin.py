@@ -1,9 +1,10 @@
 """
 A pytest plugin, loaded into a run of Pyro's own tests: it puts the library's classes in the place of Pyro's.
 
-Environment: UPSTREAM_SUBSTITUTION is a key of SUBSTITUTIONS, or empty for Pyro's own classes; UPSTREAM_REPORT is where
-the outcomes go, as JSON. Only tests that can reach one of the replaced names are run: in the body of the test or of a
-helper of its file, or among its parameters. A name that is merely compared with (`if Elbo is Trace_ELBO`) is no use.
+Environment: UPSTREAM_SUBSTITUTION is a key of SUBSTITUTIONS, one after "twin of ", or empty for Pyro's own classes;
+UPSTREAM_REPORT is where the outcomes go, as JSON. Only tests that can reach one of the replaced names are run: in the
+body of the test or of a helper of its file, or among its parameters. A name that is merely compared with
+(`if Elbo is Trace_ELBO`) is no use.
 """
 
 from __future__ import annotations
@@ -25,9 +26,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 # Pyro as it is installed, before the checkout with the tests comes to the front of the path
-from substitutes import MADE, SUBSTITUTIONS
+for _name in ("pyro.contrib.gp", "pyro.infer.autoguide", "pyro.infer.reparam", "pyro.optim"):
+    importlib.import_module(_name)
 
-CHOSEN = os.environ["UPSTREAM_SUBSTITUTION"]
+from substitutes import MADE, SUBSTITUTIONS  # noqa: E402
+
+CHOSEN = os.environ["UPSTREAM_SUBSTITUTION"].removeprefix("twin of ")
+TWIN = os.environ["UPSTREAM_SUBSTITUTION"].startswith("twin of ")
 REPORT = os.environ["UPSTREAM_REPORT"]
 OUTCOMES: dict[str, dict[str, Any]] = {}
 RANK = {"passed": 0, "skipped": 1, "failed": 2}
@@ -38,9 +43,9 @@ def pytest_configure(config: Any) -> None:
     config.addinivalue_line("filterwarnings", "ignore:.*torch.jit:FutureWarning")
     config.addinivalue_line("filterwarnings", "ignore:.*torch.jit:DeprecationWarning")
     if CHOSEN:
-        modules, replacements = SUBSTITUTIONS[CHOSEN]
-        for module in map(importlib.import_module, modules):
-            for name, replacement in replacements.items():
+        chosen = SUBSTITUTIONS[CHOSEN]
+        for module in map(importlib.import_module, chosen.modules):
+            for name, replacement in (chosen.twin if TWIN else chosen.ours).items():
                 if name in vars(module):
                     setattr(module, name, replacement)
 
@@ -112,8 +117,8 @@ def _concerns(item: Any, wanted: frozenset[str]) -> bool:
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    names = [SUBSTITUTIONS[CHOSEN]] if CHOSEN else SUBSTITUTIONS.values()
-    wanted = frozenset(name for _, replacements in names for name in replacements)
+    chosen = [SUBSTITUTIONS[CHOSEN]] if CHOSEN else SUBSTITUTIONS.values()
+    wanted = frozenset(name for substitution in chosen for name in substitution.ours)
     kept = [item for item in items if isinstance(item, pytest.Function) and _concerns(item, wanted)]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
