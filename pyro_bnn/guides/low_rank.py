@@ -220,7 +220,6 @@ def _orthogonal(like: Tensor, rank: int) -> Tensor:
     return ((basis if size >= rank else basis.mT) * math.sqrt(max(size, rank) / rank)).to(like.dtype).contiguous()
 
 
-
 @final
 class AutoLowRankNormal(FlatGuide):
     """
