@@ -220,6 +220,7 @@ def test_every_estimator_trains_by_name(estimator: str) -> None:
     assert all(abs(line["loss"]) < 1e4 for line in run.history)
 
 
+@pytest.mark.filterwarnings("ignore:local_reparameterization.*several positions:UserWarning")
 @pytest.mark.parametrize("layers", sorted(set(catalogue()["layers"])))
 def test_layers_by_name(layers: str) -> None:
     run = run_small(None, **{"estimator.layers": layers, "epochs": 6})

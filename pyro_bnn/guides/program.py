@@ -63,7 +63,10 @@ def latent_trace(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init
             if seed is not None:
                 torch.manual_seed(seed)
             started = poutine.block(_AtTheirStarts(init_loc)(model), hidden)
-            trace = poutine.block(poutine.trace(started).get_trace)(*args, **kwargs)
+            try:
+                trace = poutine.block(poutine.trace(started).get_trace)(*args, **kwargs)
+            except ValueError as error:  # Pyro appends a table of shapes
+                raise ValueError(str(error).partition("Trace Shapes:")[0].strip()) from error
         else:
             trace = poutine.block(poutine.trace(poutine.block(program, _hidden)).get_trace)()
     sites = dict(trace.iter_stochastic_nodes())
@@ -98,10 +101,12 @@ def bijection(name: str, fn: Any) -> Any:
     try:
         return biject_to(fn.support)
     except NotImplementedError as error:
-        what = f"{type(fn).__name__} with support {fn.support!r}"
-        remedy = "write its guide by hand or reparameterise it (pyro.infer.reparam), e.g. ProjectedNormalReparam"
+        remedy = "write its guide by hand"
+        if "sphere" in repr(fn.support).lower():
+            remedy = f"use poutine.reparam(model, config={{{name!r}: ProjectedNormalReparam()}}) of pyro.infer.reparam"
         raise ValueError(
-            f"site {name!r} is a {what}, which no bijection reaches from the real numbers: {remedy} for a sphere"
+            f"site {name!r} has the support {fn.support!r}, which no bijection reaches from the real numbers, so no "
+            f"Normal fits: {remedy}"
         ) from error
 
 

@@ -8,6 +8,11 @@ The network handed in is copied and never changed. Its forward pass runs through
 weights, shared modules and attention layers work as they are. What is not random (normalisation layers by default, and
 a learned noise level) is an ordinary Pyro parameter that the same optimizer step trains.
 
+What a network computes again in the backward pass (checkpoints), or looks up there (a hook, an autograd Function that
+holds on to a module), has to find the weights of its draw, and functional_call has put others back by then. A network
+that is seen to do so runs on a copy of its modules that keeps the draw's weights, one copy per call; buffers are
+shared. A reentrant checkpoint, which cannot reach the guide's parameters, is refused.
+
 Batch normalisation asks for narrow posteriors. In training, a batch's own statistics undo what a draw of the weights
 does to the scale of a layer, so the deviations may grow at no cost; in prediction, the running statistics are those of
 no draw in particular, and every draw is normalised a little wrongly. Where single draws predict much worse than the
@@ -17,7 +22,8 @@ training NLL says, lower eta and the initial deviations (the recipes of residual
 import copy
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias, cast, final
 
@@ -27,10 +33,13 @@ import torch
 from pyro.infer.autoguide.utils import deep_setattr
 from pyro.nn import PyroModule, PyroParam
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.distributions import Distribution
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
 
 from pyro_bnn.common.untouched import untouched
 from pyro_bnn.models.likelihoods import Likelihood
@@ -120,6 +129,57 @@ def _inputs(x: Any) -> Inputs:
     return cast(Inputs, x)
 
 
+_RECOMPUTES = "pyro_bnn: the network saves tensors for a recomputation in the backward pass"
+
+
+@final
+class _HookWatch(TorchFunctionMode):
+    """Notices whether hooks are put on tensors."""
+
+    found = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found = self.found or func is Tensor.register_hook
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _without_saved_tensors_hooks() -> Iterator[None]:
+    """Let a checkpoint within the block raise; where such hooks are active around it, torch raises at once."""
+    try:
+        guard = disable_saved_tensors_hooks(_RECOMPUTES)
+        guard.__enter__()
+    except RuntimeError as error:
+        raise RuntimeError(_RECOMPUTES) from error
+    try:
+        yield
+    finally:
+        guard.__exit__(None, None, None)
+
+
+def _python_nodes(output: Tensor) -> Iterator[Any]:
+    """Yield the nodes behind a tensor that run Python code in the backward pass."""
+    todo: list[Any] = [output.grad_fn]
+    seen: set[Any] = set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, BackwardCFunction):
+            yield node
+        todo.extend(following for following, _ in node.next_functions)
+
+
+def _holds_module(node: Any) -> bool:
+    held = [getattr(value, "__self__", value) for value in vars(node).values()]
+    return any(isinstance(value, nn.Module) for value in held)
+
+
+def _has_backward_hooks(net: nn.Module) -> bool:
+    return any(m._backward_hooks or m._backward_pre_hooks for m in net.modules())
+
+
 @final
 class _BatchByBatch(nn.Module):
     """A network's outputs for several batches, so that its weights are put in place once."""
@@ -201,6 +261,8 @@ class BNN(PyroModule):
         self._priors_at: tuple[torch.device, torch.dtype, Any] | None = None
         self._indices: dict[tuple[int, torch.device], Tensor] = {}
         self._vmaps: dict[bool, bool] = {}  # whether vmap goes through the network, by training mode
+        self._keeps = _has_backward_hooks(template)  # whether the backward pass needs the weights in the modules
+        self._ran: set[bool] = set()  # the training modes in which gradients were asked for before
         self.priors()
 
     @property
@@ -276,7 +338,57 @@ class BNN(PyroModule):
 
     def output(self, x: Inputs, sampled: Mapping[str, Tensor]) -> Tensor:
         """Return the network's output (..., B, K) for weights with any leading draw dimensions."""
-        return self._output([x], sampled)
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return self._output([x], sampled)
+        if not self._keeps:
+            output = self._output_unless_kept(x, sampled)
+            if output is not None:
+                return output
+        output = self._output([x], sampled)
+        self._needs_kept_weights(output)
+        return output
+
+    def _output_unless_kept(self, x: Inputs, sampled: Mapping[str, Tensor]) -> Tensor | None:
+        """Return the output, or None, with everything as it was, if the backward pass needs the weights in place."""
+        mode = self.template.training
+        first = mode not in self._ran
+        before = [(b, b.clone()) for b in self.template.buffers()] if first else []
+        state = torch.get_rng_state() if first else None
+        watch = _HookWatch() if first else None
+        try:
+            with _without_saved_tensors_hooks(), nullcontext() if watch is None else watch:
+                output = self._output([x], sampled)
+        except RuntimeError as error:
+            if _RECOMPUTES not in str(error):
+                raise
+        else:
+            self._ran.add(mode)
+            if not self._needs_kept_weights(output) and not (watch is not None and watch.found):
+                return output
+        self._keeps = True
+        if state is None:
+            raise RuntimeError(
+                "the network began to recompute or to look up weights in the backward pass after its first step (a "
+                "checkpoint, or an autograd Function that holds a module): take the step again"
+            )
+        torch.set_rng_state(state)
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)
+        return None
+
+    def _needs_kept_weights(self, output: Any) -> bool:
+        """Whether Python code of the backward pass may look into modules; a reentrant checkpoint is refused."""
+        needs = False
+        for node in _python_nodes(output) if isinstance(output, Tensor) else ():
+            if type(node).__name__ == "CheckpointFunctionBackward":
+                raise RuntimeError(
+                    "the network checkpoints with use_reentrant=True, whose recomputation in the backward pass finds "
+                    "other weights than the draw's and gives the guide no gradient: pass use_reentrant=False to "
+                    "torch.utils.checkpoint"
+                )
+            needs = needs or _holds_module(node)
+        return needs
 
     def _output(self, parts: Sequence[Inputs], sampled: Mapping[str, Tensor]) -> Tensor:
         """Return the outputs over the rows of several batches."""
@@ -329,10 +441,26 @@ class BNN(PyroModule):
 
     def _call(self, parts: Sequence[Inputs], values: Mapping[str, Tensor]) -> Tensor:
         placed = {place: value for name, value in values.items() for place in self._places[name]}
+        if self._keeps and torch.is_grad_enabled():
+            return self._call_on_copy(parts, values)
         if len(parts) == 1:
             return cast(Tensor, functional_call(self.template, placed, _arguments(parts[0]), tie_weights=False))
         placed = {f"net.{place}": value for place, value in placed.items()}
         return cast(Tensor, functional_call(_BatchByBatch(self.template), placed, tuple(parts), tie_weights=False))
+
+    def _call_on_copy(self, parts: Sequence[Inputs], values: Mapping[str, Tensor]) -> Tensor:
+        """Run the network on a copy of its modules that holds these weights for good; its buffers are the network's."""
+        template = self.template
+        kept: dict[int, Any] = {id(buffer): buffer for buffer in template.buffers()}
+        kept |= {id(template.get_parameter(name)): value for name, value in values.items()}
+        net = copy.deepcopy(template, kept)
+        output = net(*_arguments(parts[0])) if len(parts) == 1 else _BatchByBatch(net)(*parts)
+        for own, copied in zip(template.modules(), net.modules(), strict=True):
+            own._buffers.update(copied._buffers)
+            for name, value in vars(copied).items():
+                if isinstance(value, (bool, int, float, str)):
+                    setattr(own, name, value)
+        return cast(Tensor, output)
 
     def _output_per_draw(
         self, parts: Sequence[Inputs], flat: Mapping[str, Tensor], fixed: Mapping[str, Tensor]
@@ -342,7 +470,8 @@ class BNN(PyroModule):
         def one(weights: Mapping[str, Tensor]) -> Tensor:
             return self._call(parts, {**weights, **fixed})
 
-        if not _uses_batch_statistics(template) and self._vmaps.get(template.training, True):
+        keeps = self._keeps and torch.is_grad_enabled()
+        if not keeps and not _uses_batch_statistics(template) and self._vmaps.get(template.training, True):
             try:
                 return self._mapped(one, flat)
             except (RuntimeError, NotImplementedError, UserWarning):
