@@ -9,7 +9,8 @@ the plate and the observed sites, checks labels, and settles the dtypes:
     tensors                stay as they are if the program takes them
     integers in x          stay integers if the program takes them (an embedding does)
     what it refuses        is offered again as int64 and as floats, each input by itself, in this order; the first batch
-                           decides for all rows. Of y, int8 to int32 become int64 without being asked for.
+                           decides for all rows
+    y                      takes up the dtype of what the observed site draws: int64 for classes
 
 "Takes" means that the program runs and that the observed sites' log-probabilities can be computed.
 """
@@ -283,6 +284,19 @@ def _with_y(rows: Any, precise: Any, standardiser: Standardiser) -> Any:
     return replace(rows, y=standardiser.apply(y.to(rows.y.device)).to(rows.y.dtype))
 
 
+def _level_of_the_caller() -> int:
+    """Return the `stacklevel` with which the caller of this function warns at the line that called the library."""
+    level = 1
+    frame = inspect.currentframe()
+    frame = None if frame is None else frame.f_back
+    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in (
+        "pyro_bnn",
+        "contextlib",
+    ):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
 def _warn_of_raw_targets(model: Any, y: Tensor) -> None:
     """Warn where the prior and the noise expect targets of mean 0 and sd 1, and these are far from it."""
     if not isinstance(model, _UnitTargets) or not model.expects_unit_targets():
@@ -298,7 +312,7 @@ def _warn_of_raw_targets(model: Any, y: Tensor) -> None:
                 "expect about 0 and 1: pass fit(..., standardise=True), or standardise them with "
                 "pyro_bnn.data.Standardiser",
                 UserWarning,
-                stacklevel=5,
+                stacklevel=_level_of_the_caller(),
             )
             return
 
@@ -360,7 +374,7 @@ class _Found:
     cast: _Cast
     sites: tuple[str, ...]
     law: Any  # the distribution of y, if the one observed site observes y
-    dtype: torch.dtype
+    drawn: torch.dtype | None  # the dtype of what that distribution draws
 
     @property
     def real(self) -> bool:
@@ -376,7 +390,9 @@ class _Found:
         if self.law is not None:
             _check_labels(self.law, "y", rows.y)
             check_known_as_a_whole(self.law, rows.y)
-        return replace(rows, y=rows.y.to(self.dtype)) if self.real and not rows.y.is_floating_point() else rows
+        if self.drawn is None or (any_missing(rows.y) and not self.drawn.is_floating_point):
+            return rows
+        return replace(rows, y=rows.y.to(self.drawn))
 
 
 def _inspect(model: Any, guide: Any, first: Split, counts: tuple[int, ...], splits: Mapping[str, Split]) -> _Found:
@@ -404,7 +420,7 @@ def _inspect(model: Any, guide: Any, first: Split, counts: tuple[int, ...], spli
                 del store[name]
             refused = error
             continue
-        return _Found(parameters, n, offer, tuple(site["name"] for site in sites), law, dtype)
+        return _Found(parameters, n, offer, tuple(site["name"] for site in sites), law, _drawn(law))
     _complain(refused.__cause__, first)
 
 
@@ -507,6 +523,16 @@ def _law_of_y(sites: list[Any], y: Tensor) -> Any:
         return None
     known = ~flat.isnan() if y.is_floating_point() else torch.ones_like(flat, dtype=torch.bool)
     return sites[0]["fn"] if torch.equal(value[known], flat[known].to(value)) else None
+
+
+@torch.no_grad()
+def _drawn(law: Any) -> torch.dtype | None:
+    """Return the dtype of what a distribution draws; targets take it up, so that they leave that of the loss alone."""
+    if law is None:
+        return None
+    with torch.random.fork_rng(), suppress(*_REFUSALS):
+        return cast(torch.dtype, law.sample().dtype)
+    return None
 
 
 def _check_labels(law: Any, name: str, y: Tensor) -> None:
