@@ -553,7 +553,7 @@ class Posterior:
                     poutine.block(),
                     poutine.trace(param_only=True) as seen,
                 ):
-                    trace = guide_trace(self.guide, x[:1])
+                    trace = guide_trace(self.guide, self.model, x[:1])
                     poutine.replay(self.model, trace=trace)(x[:1])
                 state["store"] = {name: t for name, t in state["store"].items() if name in seen.trace.nodes}
             self._put(state)
