@@ -135,7 +135,7 @@ def test_any_guide_carries_it(make: Any, tmp_path: Path) -> None:
     assert fitted_of(fresh).eta == 0.1  # type: ignore[union-attr]
 
 
-def test_it_is_seen_by_a_posterior_made_before_and_by_an_ensemble() -> None:
+def test_it_is_seen_by_a_posterior_made_before_and_by_an_ensemble(tmp_path: Path) -> None:
     model, _ = classifier()
     points = [AutoPoint(model) for _ in range(2)]
     posterior = Posterior(model, points[0])
@@ -143,7 +143,9 @@ def test_it_is_seen_by_a_posterior_made_before_and_by_an_ensemble() -> None:
     for point in points:
         train(model, point, (X, LABELS), kl=kl.tempered(0.1))
     assert posterior.info["eta"] == 0.1
-    assert Posterior(model, Ensemble(model, points)).info["standardiser"] == X_SCALE.to_dict()
+    together = Posterior(model, Ensemble(model, points))
+    assert together.info["standardiser"] == X_SCALE.to_dict()
+    assert Posterior.load(together.save(tmp_path)).info == together.info
 
 
 def test_info_is_checked() -> None:
