@@ -562,7 +562,7 @@ class Posterior:
                     poutine.trace(param_only=True) as seen,
                 ):
                     row = first_rows(x)
-                    trace = guide_trace(self.guide, row)
+                    trace = guide_trace(self.guide, self.model, row)
                     poutine.replay(self.model, trace=trace)(row)
                 state["store"] = {name: t for name, t in state["store"].items() if name in seen.trace.nodes}
             self._put(state)

@@ -54,7 +54,6 @@ from pyro_bnn.inference.predictive import (
     Draw,
     RealDraw,
     check_normal,
-    guide_trace,
     observation_log_prob,
 )
 from pyro_bnn.posterior import Posterior
@@ -320,7 +319,7 @@ class _Recorder(nn.Module):
         self.last: dict[str, Tensor] = {}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        trace = guide_trace(self.guide, *args, **kwargs)
+        trace = poutine.trace(self.guide).get_trace(*args, **kwargs)
         self.last = latent_values(trace)
         return trace.nodes["_RETURN"]["value"]
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from pyro_bnn.common.modules import evaluation_mode
 from pyro_bnn.common.turns import alone
 from pyro_bnn.data.standardise import plain
-from pyro_bnn.inference.predictive import Dealing, guide_trace
+from pyro_bnn.inference.predictive import Dealing
 from pyro_bnn.posterior import Posterior
 
 __all__ = ["PrunedGuide", "WeightSummary", "prune_by_signal_to_noise", "pruning_curve", "weight_summary"]
@@ -56,7 +56,7 @@ def latent_values(trace: Any) -> dict[str, Tensor]:
 def draw_sites(guide: Callable[..., Any], x: Tensor | None = None) -> dict[str, Tensor]:
     """Return one draw of every latent site; `x` is what a guide that looks at its input is called with."""
     with alone(), torch.no_grad(), evaluation_mode(guide), poutine.block():
-        return latent_values(guide_trace(guide, *(() if x is None else (x,))))
+        return latent_values(poutine.trace(guide).get_trace(*(() if x is None else (x,))))
 
 
 def restart(guide: Any) -> None:

@@ -52,11 +52,14 @@ def hold_interrupts(*, insist: bool = False) -> Iterator[None]:
             held.clear()
             signal.default_int_handler(number, frame)
 
-    signal.signal(signal.SIGINT, hold)
     try:
+        signal.signal(signal.SIGINT, hold)
         yield
     finally:
-        signal.signal(signal.SIGINT, usual)
+        try:
+            signal.signal(signal.SIGINT, usual)
+        finally:
+            signal.signal(signal.SIGINT, usual)
     if held:
         signal.default_int_handler(*held[-1])
 

@@ -48,7 +48,8 @@ _ARITHMETIC = frozenset(
         "exp", "log", "sqrt", "abs", "minimum", "maximum", "__add__", "__radd__", "__iadd__", "__sub__", "__rsub__",
         "__isub__", "__mul__", "__rmul__", "__imul__", "__truediv__", "__rtruediv__", "__itruediv__", "__div__",
         "__rdiv__", "__idiv__", "__neg__", "__pow__", "__setitem__", "addcmul", "addcdiv", "normal", "uniform",
-        "bernoulli", "dropout", "nan_to_num",
+        "bernoulli", "dropout", "nan_to_num", "zeros_like", "ones_like", "full_like", "empty_like",
+        "rand_like", "randn_like", "new_zeros", "new_ones", "new_full", "new_empty", "new_tensor",
     }
 )  # fmt: skip
 

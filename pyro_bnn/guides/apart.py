@@ -14,6 +14,7 @@ import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
+from pyro.poutine.util import site_is_subsample
 
 __all__ = ["apart", "surrounding_plates"]
 
@@ -44,9 +45,9 @@ def apart(name: str, draw: Callable[[], Any], *, moves_model: bool = False) -> A
     for _ in range(lead.numel()):
         with poutine.block():
             traces.append(poutine.trace(draw).get_trace())
-    result = {}
+    result, plates = {}, {}
     for site_name, site in traces[0].nodes.items():
-        if site["type"] != "sample" or (site["infer"] or {}).get("is_auxiliary"):
+        if site["type"] != "sample" or site_is_subsample(site) or (site["infer"] or {}).get("is_auxiliary"):
             continue
         frames = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
         inside = len(site["fn"].batch_shape)  # the plates of the site's own
@@ -55,6 +56,8 @@ def apart(name: str, draw: Callable[[], Any], *, moves_model: bool = False) -> A
         values = values.reshape(*outer, *values.shape[1:])
         with ExitStack() as stack:
             for frame in frames:
-                stack.enter_context(pyro.plate(frame.name, frame.size, dim=frame.dim))
+                if frame.name not in plates:
+                    plates[frame.name] = pyro.plate(frame.name, frame.size, dim=frame.dim)
+                stack.enter_context(plates[frame.name])
             result[site_name] = pyro.sample(site_name, dist.Delta(values, event_dim=site["fn"].event_dim))
     return result

@@ -53,6 +53,7 @@ class Ensemble(nn.Module):
             assert states is not None
             self.register_buffer(f"state_{i}", torch.stack([torch.as_tensor(state[name]) for state in states]))
         self._deck = Deck(len(members))
+        self._fitted: Any = None
 
     @property
     def prototype_trace(self) -> Any:
@@ -94,9 +95,15 @@ class Ensemble(nn.Module):
 
     @property
     def fitted(self) -> Any:
-        """What the members were fitted with, where that is the same for all."""
+        """What the members were fitted with, where that is the same for all; or what was left here."""
+        if self._fitted is not None:
+            return self._fitted
         found = [getattr(member, "fitted", None) for member in self.members]
         return found[0] if all(one == found[0] for one in found) else None
+
+    @fitted.setter
+    def fitted(self, value: Any) -> None:
+        self._fitted = value
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Sample every site from the next member."""

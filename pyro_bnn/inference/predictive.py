@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias, cast, final, runtime_checkable
 import pyro.poutine as poutine
 import torch
 from pyro.distributions import Unit
-from pyro.poutine.messenger import Messenger
+from pyro.infer.autoguide import AutoGuide
 from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal
@@ -168,29 +168,27 @@ def _one_draw(model: Callable[..., Any], latents: dict[str, Tensor], parts: Sequ
     return _join([_as_draw(observation(model, latents, part)) for part in parts])
 
 
-@final
-class _Labelled(Messenger):
-    """Take the site `obs` for observed, so that a guide that builds itself on its first call leaves it out."""
+def guide_trace(guide: Callable[..., Any], model: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """
+    Return the trace of a call of the guide of a model without labels.
 
-    def _pyro_sample(self, msg: Any) -> None:
-        if msg["name"] == "obs" and not msg["is_observed"]:
-            msg["value"], msg["is_observed"] = msg["fn"].sample(), True
-
-
-def guide_trace(guide: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return the trace of a call of the guide without labels; one that was never called is built without them, too."""
-    if getattr(guide, "prototype_trace", True) is not None:
-        return poutine.trace(guide).get_trace(*args, **kwargs)
-    with _Labelled():
-        return poutine.trace(guide).get_trace(*args, **kwargs)
+    One of Pyro's own that was never called builds itself on its first call and would take `obs` for a latent site: it
+    is called once with labels that the model draws.
+    """
+    if isinstance(guide, AutoGuide) and guide.prototype_trace is None:
+        with torch.random.fork_rng(), poutine.block():
+            trace = poutine.trace(model).get_trace(*args, **kwargs)
+            if "obs" in trace.nodes:
+                guide(*args, trace.nodes["obs"]["value"], **kwargs)
+    return poutine.trace(guide).get_trace(*args, **kwargs)
 
 
-def _latents(guide: Callable[..., Any], x: Inputs, plug_in: bool) -> dict[str, Tensor]:
+def _latents(model: Callable[..., Any], guide: Callable[..., Any], x: Inputs, plug_in: bool) -> dict[str, Tensor]:
     if plug_in:
         if not hasattr(guide, "median"):
             raise ValueError(f"{type(guide).__name__} has no median(): a plug-in prediction needs a point to plug in")
         return dict(guide.median(x))
-    trace = guide_trace(guide, x)
+    trace = guide_trace(guide, model, x)
     return {name: cast(Tensor, trace.nodes[name]["value"]) for name in trace.stochastic_nodes}
 
 
@@ -214,7 +212,7 @@ def _taken(model: Callable[..., Any], guide: Callable[..., Any], x: Inputs, plug
         try:
             with torch.random.fork_rng(), evaluation_mode(model, guide), poutine.block():
                 first = first_rows(one)
-                _one_draw(model, _latents(guide, first, plug_in), [first])
+                _one_draw(model, _latents(model, guide, first, plug_in), [first])
         except (RuntimeError, TypeError, IndexError) as error:
             failure = error
             continue
@@ -292,7 +290,7 @@ def predictive_draws(
         guide.restart()
     for _ in range(num_samples):
         with randomness.turn(), within(), torch.no_grad(), evaluation_mode(known=known), poutine.block(), hands.dealt():
-            latents = _latents(guide, first_rows(x), plug_in)
+            latents = _latents(model, guide, first_rows(x), plug_in)
             draw = _one_draw(model, latents, parts)
         yield draw
 
