@@ -28,13 +28,13 @@ from programs import (
 from pyro.infer.autoguide import AutoDiagonalNormal, AutoNormal
 from torch import Tensor, nn
 
-from pyro_bnn import posterior as posterior_module
+from pyro_bnn.assemble import build_guide, build_model
 from pyro_bnn.data import Standardiser
 from pyro_bnn.guides import AutoMeanFieldNormal
 from pyro_bnn.inference.predictive import observation_log_prob, predictive_draws
 from pyro_bnn.models import BNN, MLP, likelihoods, priors
 from pyro_bnn.posterior import DESCRIPTION, TENSORS, Posterior, RealPrediction
-from pyro_bnn.training import build_guide, build_model
+from pyro_bnn.posterior import posterior as posterior_module
 
 
 @pytest.fixture(params=[False, True], ids=["global", "module_local"])

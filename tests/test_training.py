@@ -14,9 +14,11 @@ import pytest
 import torch
 
 import pyro_bnn as pb
+from pyro_bnn.assemble import assemble, catalogue
 from pyro_bnn.inference.svi import Callback, FitState
 from pyro_bnn.recipe import Recipe
-from pyro_bnn.training import assemble, catalogue, load, posterior_folder, train
+from pyro_bnn.runs.loading import load, posterior_folder
+from pyro_bnn.runs.train import train
 
 SMALL: dict[str, Any] = {"epochs": 2, "data_args": {"train_size": 300, "test_size": 100}, "num_samples": 3}
 

@@ -16,9 +16,8 @@ import torch
 from pyro.infer.autoguide import AutoNormal
 from torch import Tensor, nn
 
-from pyro_bnn.analysis.acquisition import acquisition_scores
 from pyro_bnn.analysis.arviz import NotDefined, loo
-from pyro_bnn.analysis.file_predictions import predict_files
+from pyro_bnn.analysis.scores.acquisition import acquisition_scores
 from pyro_bnn.data import Split, Standardiser
 from pyro_bnn.guides import AutoMeanFieldNormal, AutoPoint, Ensemble
 from pyro_bnn.inference import fit, kl
@@ -27,6 +26,7 @@ from pyro_bnn.inference.fitted import Fitted, fitted_of
 from pyro_bnn.models import BNN, MLP, likelihoods, priors
 from pyro_bnn.optim import Adam
 from pyro_bnn.posterior import Posterior, RealPrediction, looks_standardised
+from pyro_bnn.runs.predict_file import predict_files
 
 N = 40
 G = torch.Generator().manual_seed(0)

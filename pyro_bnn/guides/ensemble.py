@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from pyro_bnn.guides.apart import apart
 from pyro_bnn.guides.draws import Deck
 from pyro_bnn.guides.flat import load_model_state, model_state
+from pyro_bnn.registry import described
 
 __all__ = ["Ensemble"]
 
@@ -67,7 +68,8 @@ class Ensemble(nn.Module):
         specs = [spec() for spec in says]
         if any(spec is None for spec in specs):
             return None
-        return {"name": "Ensemble", "members": specs, "states": bool(self._state_names)}
+        members = [described(member, spec) for member, spec in zip(self.members, specs, strict=True)]
+        return {"name": "Ensemble", "members": members, "states": bool(self._state_names)}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], model: Any, build: Callable[[Any, Any], nn.Module]) -> "Ensemble":

@@ -44,6 +44,7 @@ from torch.overrides import TorchFunctionMode
 from pyro_bnn.common.untouched import untouched
 from pyro_bnn.models.likelihoods import Likelihood
 from pyro_bnn.models.priors import Prior, torch_fan_in
+from pyro_bnn.registry import described
 
 __all__ = ["BNN", "NORM_LAYERS", "Selector"]
 
@@ -423,9 +424,9 @@ class BNN(PyroModule):
         if not isinstance(config, dict) or prior is None:
             return None
         return {
-            "net": {"name": type(self.template).__name__, **config},
-            "prior": prior,
-            "likelihood": self.likelihood.spec(),
+            "net": described(self.template, {"name": type(self.template).__name__, **config}),
+            "prior": described(self.prior, prior),
+            "likelihood": described(self.likelihood, self.likelihood.spec()),
             "num_data": self.num_data,
             "random": list(self.random_names),
         }

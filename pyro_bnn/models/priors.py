@@ -30,6 +30,8 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, constraints
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from pyro_bnn.registry import described
+
 __all__ = [
     "FanIn",
     "Kaiming",
@@ -238,4 +240,5 @@ class PerLayer(Prior):
         rules, default = {pattern: rule.spec() for pattern, rule in self.rules.items()}, self.default.spec()
         if default is None or None in rules.values():
             return None
-        return {"name": "PerLayer", "rules": rules, "default": default}
+        named = {pattern: described(self.rules[pattern], rule) for pattern, rule in rules.items() if rule is not None}
+        return {"name": "PerLayer", "rules": named, "default": described(self.default, default)}

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_bnn.analysis.calibration import adaptive_ece, fit_temperature, reliability, scale_temperature
-from pyro_bnn.analysis.elpd import held_out_elpd
-from pyro_bnn.analysis.intervals import Interval, coverage, mixture_interval, mixture_quantile, pit
-from pyro_bnn.analysis.metrics import (
+from pyro_bnn.analysis.scores.calibration import adaptive_ece, fit_temperature, reliability, scale_temperature
+from pyro_bnn.analysis.scores.elpd import held_out_elpd
+from pyro_bnn.analysis.scores.intervals import Interval, coverage, mixture_interval, mixture_quantile, pit
+from pyro_bnn.analysis.scores.metrics import (
     ClassificationAccumulator,
     RegressionAccumulator,
     accuracy,
@@ -27,9 +27,9 @@ from pyro_bnn.analysis.metrics import (
     nll,
     rmse,
 )
-from pyro_bnn.analysis.ood import auroc, fpr95, ood_table
-from pyro_bnn.analysis.selective import rejection_curve
-from pyro_bnn.analysis.uncertainty import entropy_decomposition, mutual_information, variance_decomposition
+from pyro_bnn.analysis.scores.ood import auroc, fpr95, ood_table
+from pyro_bnn.analysis.scores.selective import rejection_curve
+from pyro_bnn.analysis.scores.uncertainty import entropy_decomposition, mutual_information, variance_decomposition
 
 LOGITS = torch.randn((6, 3), generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2
 LOG_PROBS = LOGITS.log_softmax(1)

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from pyro_bnn.analysis.metrics import PredictiveAccumulator
-from pyro_bnn.analysis.ood import auroc, detect, fpr95, gaussian_noise, ood_scores, ood_table, shuffled_pixels
+from pyro_bnn.analysis.scores.metrics import PredictiveAccumulator
+from pyro_bnn.analysis.scores.ood import auroc, detect, fpr95, gaussian_noise, ood_scores, ood_table, shuffled_pixels
 
 
 def literal_auroc(inside, outside):

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
+from pyro_bnn.assemble import build_guide, build_model
 from pyro_bnn.guides import AutoLowRankNormal, AutoMeanFieldNormal
 from pyro_bnn.guides.low_rank import LowRankNormal, kl_to_normal, log_prob_at_draw, low_rank_entropy, low_rank_log_prob
 from pyro_bnn.inference import TraceLowRank_ELBO, fit, per_datum, scale_kl
@@ -19,7 +20,6 @@ from pyro_bnn.inference.elbo import TracePathDerivative_ELBO
 from pyro_bnn.models import BNN, MLP, LeNet5, likelihoods, priors
 from pyro_bnn.optim import Adam, PerSite, make_schedule
 from pyro_bnn.posterior import Posterior
-from pyro_bnn.training import build_guide, build_model
 
 P, R = 7, 3
 SAVED = Path(__file__).parent / "saved"

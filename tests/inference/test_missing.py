@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pyro_bnn.guides import AutoMeanFieldNormal
 from pyro_bnn.inference import FlatMeanField_ELBO, kl_divergence, per_datum
-from pyro_bnn.inference.mcmc import run_chain
 from pyro_bnn.inference.missing import MaskMissing
+from pyro_bnn.inference.samplers.mcmc import run_chain
 from pyro_bnn.models import BNN, MLP, likelihoods, priors
 from pyro_bnn.posterior import Posterior
 

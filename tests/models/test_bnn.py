@@ -14,10 +14,10 @@ from pyro.infer import Predictive, TraceMeanField_ELBO
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from pyro_bnn.assemble import build_model
 from pyro_bnn.guides import AutoMeanFieldNormal
 from pyro_bnn.inference import FlatMeanField_ELBO
 from pyro_bnn.models import BNN, MLP, LeNet5, likelihoods, priors
-from pyro_bnn.training import build_model
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "mlp": lambda: MLP(FEATURES, CLASSES, [5]),
