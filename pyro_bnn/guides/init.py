@@ -106,8 +106,8 @@ def _median(prior: Distribution) -> Tensor:
             mean = torch.tensor(math.nan)
         if bool(torch.isfinite(mean).all()):
             return mean.clone()
-    draws = prior.sample((MEDIAN_DRAWS,))  # type: ignore[no-untyped-call]
-    return draws.median(0).values  # type: ignore[no-any-return]
+    draws = prior.sample((MEDIAN_DRAWS,))
+    return draws.median(0).values
 
 
 def _typical(prior: Distribution, hints: dict[str, Any]) -> Tensor:

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, final
+from typing import Any, cast, final
 
 import pyro.poutine as poutine
 import torch
@@ -37,6 +37,12 @@ def _untouched(model: Any) -> Iterator[None]:
             buffer.copy_(value)
 
 
+def _hints(site: Any) -> dict[str, Any]:
+    """Return what a BNN says about where a weight may start; nothing for the site of another program."""
+    hints: dict[str, Any] = site["infer"].get("init", {})
+    return hints
+
+
 @final
 class _AtTheirStarts(Messenger):
     """Give every latent site the value it starts at, so that later sites have the priors that go with it."""
@@ -46,12 +52,13 @@ class _AtTheirStarts(Messenger):
         self.init_loc = init_loc
 
     def _pyro_sample(self, msg: Any) -> None:
-        if msg["value"] is not None or _hidden(msg):
+        site: Any = msg
+        if site["value"] is not None or _hidden(site):
             return
-        check_support(msg["name"], msg["fn"])
+        check_support(site["name"], site["fn"])
         with torch.no_grad():
-            drawn = msg["fn"].sample()
-            msg["value"] = initial_loc(self.init_loc, msg["fn"], msg["infer"].get("init", {})).to(drawn)
+            prior: Any = site["fn"]
+            site["value"] = initial_loc(self.init_loc, prior, _hints(site)).to(prior.sample())
 
 
 def latent_trace(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init_loc: str) -> Any:
@@ -79,7 +86,7 @@ def latent_trace(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init
     for name, site in sites.items():
         check_global(name, site)
         if program is not None:
-            value = initial_loc(init_loc, site["fn"], site["infer"].get("init", {}))
+            value = initial_loc(init_loc, cast(Any, site["fn"]), _hints(site))
             site["value"] = value.to(site["value"])
     return trace
 

@@ -51,7 +51,7 @@ def _cross_entropy(mean: Tensor, variance: Tensor, m: Tensor, s: Tensor) -> Tens
 
 @final
 class _DrawsAreVariables(Messenger):
-    """Let every draw require a gradient, that of a frozen guide as well, so that a drawn prior is not taken as given."""
+    """Let every draw require a gradient, of a frozen guide, too, so that a drawn prior is not taken as given."""
 
     def _pyro_post_sample(self, msg: Any) -> None:
         value = msg["value"]

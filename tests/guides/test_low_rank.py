@@ -254,7 +254,7 @@ def collinear(correlation, rows=20, features=5, noise=0.5):
 @pytest.mark.parametrize("correlation", [0.8, 0.95])
 def test_the_default_start_finds_an_exact_correlated_posterior(correlation, lr):
     """Adam on the exact loss, from init_scale = 0.0181, where the best diagonal q has half the deviations."""
-    x, y, full, precision = collinear(correlation)
+    _, y, full, precision = collinear(correlation)
     model = BNN(nn.Linear(5, 1), priors.Normal(0.0, 1.0), likelihoods.Gaussian(noise=0.5), num_data=20)
     guide = AutoLowRankNormal(model, rank=5)
     optimizer = torch.optim.Adam(guide.parameters(), lr=lr)

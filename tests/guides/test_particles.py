@@ -97,7 +97,7 @@ def draws_of(trace: Any, shapes: dict[str, torch.Size], number: int) -> list[dic
 
 
 def log_q(guide: Any, program: Callable[[], None], values: dict[str, Tensor]) -> Tensor:
-    """log q in the space of the values, from the textbook densities."""
+    """Log q in the space of the values, from the textbook densities."""
     if isinstance(guide, AutoPoint):
         return torch.tensor(0.0)
     prior = poutine.trace(poutine.condition(program, data=values)).get_trace()
