@@ -17,12 +17,14 @@ module that the caller did not name.
 
 import difflib
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
-__all__ = ["BUILT_IN", "KINDS", "described", "find_saved", "look_up", "names", "path_of", "register"]
+__all__ = ["BUILT_IN", "KINDS", "described", "find_saved", "look_up", "names", "path_of", "register", "trusting"]
 
 T = TypeVar("T")
 
@@ -221,6 +223,19 @@ def described(value: Any, spec: Mapping[str, Any]) -> dict[str, Any]:
     return {**spec, "class": path_of(type(value))}
 
 
+_TRUSTED: ContextVar[frozenset[str]] = ContextVar("trusted", default=frozenset())
+
+
+@contextmanager
+def trusting(*packages: str) -> Iterator[None]:
+    """Within the block, let saved descriptions import the modules of these packages."""
+    token = _TRUSTED.set(_TRUSTED.get() | frozenset(packages))
+    try:
+        yield
+    finally:
+        _TRUSTED.reset(token)
+
+
 def find_saved(path: str, *, trust: Collection[str] = ()) -> Any:
     """
     Return the class that a saved description names by its path.
@@ -240,6 +255,7 @@ def find_saved(path: str, *, trust: Collection[str] = ()) -> Any:
         return _load(path)
     module, _, qualified = path.partition(":")
     top = module.partition(".")[0]
+    trust = {*trust, *_TRUSTED.get()}
     if top in trust or module in trust:
         if "<locals>" in qualified:
             raise ValueError(f"{path!r} was defined inside a function and cannot be found again: pass model=")

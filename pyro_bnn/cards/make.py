@@ -46,7 +46,7 @@ from pyro_bnn.cards.curve import learning_curves
 from pyro_bnn.cards.text import markdown, readme_table
 from pyro_bnn.cards.tuning import leaves, setting, settings_tried
 from pyro_bnn.inference.checkpoint import atomic_write
-from pyro_bnn.methods import make_trainer
+from pyro_bnn.methods import make_method
 from pyro_bnn.posterior import DESCRIPTION, TENSORS, Posterior
 from pyro_bnn.recipe import Recipe, find_recipe, recipe_names
 from pyro_bnn.runs.finished import FinishedRun, open_run, sister_sets
@@ -255,13 +255,13 @@ def _pair(runs: Sequence[FinishedRun], twins: Sequence[FinishedRun]) -> list[Fin
         if changed:
             raise ValueError(f"{twin.path} is no twin of {run.path}: {', '.join(changed)} differ")
         if twin.draws() != 1:
-            raise ValueError(f"{twin.path} is not deterministic: train the twin with --set posterior=map")
+            raise ValueError(f"{twin.path} is not deterministic: train the twin with --set method=map")
     return [by_seed[run.recipe.seed] for run in runs]
 
 
 def _epochs(recipe: Recipe) -> int:
     """Return how long one network was trained: a chain of snapshots is one."""
-    kind = recipe.posterior
+    kind = recipe.method
     return recipe.epochs * (kind["members"] if kind["name"] == "snapshots" else 1)
 
 
@@ -275,12 +275,12 @@ def _settings(recipe: Recipe, run: FinishedRun) -> list[str]:
     told = _resolved(told.changed({"budget": recipe.budget}), run)
     catalogue, own = leaves(told.model_dump()), leaves(recipe.model_dump())
     keys = [key for key, value in own.items() if key not in catalogue or catalogue[key] != value]
-    kind = recipe.posterior["name"]
-    if kind != told.posterior["name"]:  # its numbers follow from the recipe, unless they were given
-        usual = _resolved(recipe.changed({"posterior": {"name": kind}}), run)
+    kind = recipe.method["name"]
+    if kind != told.method["name"]:  # its numbers follow from the recipe, unless they were given
+        usual = _resolved(recipe.changed({"method": {"name": kind}}), run)
         keys = [key for key in keys if not key.startswith("posterior.")]
-        given += [f"posterior={kind}"]
-        keys += [f"posterior.{key}" for key in recipe.posterior if usual.posterior.get(key) != recipe.posterior[key]]
+        given += [f"method={kind}"]
+        keys += [f"method.{key}" for key in recipe.method if usual.method.get(key) != recipe.method[key]]
     if recipe.optim.other == recipe.optim.loc:
         keys = [key for key in keys if not key.startswith("optim.other")]
     untold = {"seed", "description", "source", "paper"}
@@ -290,8 +290,8 @@ def _settings(recipe: Recipe, run: FinishedRun) -> list[str]:
 
 
 def _resolved(recipe: Recipe, run: FinishedRun) -> Recipe:
-    trainer = make_trainer(recipe.posterior).resolved(recipe)
-    recipe = recipe.changed({"posterior": {"name": recipe.posterior["name"], **trainer.spec()}})
+    method = make_method(recipe.method).resolved(recipe)
+    recipe = recipe.changed({"method": {"name": recipe.method["name"], **method.spec()}})
     return resolve(recipe, run.data)
 
 
@@ -436,7 +436,7 @@ def _told(run: FinishedRun) -> dict[str, Any]:
         "source": recipe.source,
         "command": _command(run),
         "recipe": recipe.model_dump(),
-        "kind": recipe.posterior["name"],
+        "kind": recipe.method["name"],
         "eta": recipe.eta,
         "temperature": recipe.temperature,
         "data": _data(run),

@@ -65,7 +65,7 @@ INFO = {
     "num_data": "N, the rows that were trained on",
     "eta": "the tempering: the target is p(w) prod p(y|x,w)^(1/eta)",
     "temperature": "T of a cold posterior, whose target is (p(w) prod p(y|x,w))^(1/T)",
-    "posterior": "how it was made: 'svi', 'hwa', 'sgld', ...",
+    "method": "how it was made: 'svi', 'hwa', 'sgld', ...",
     "notes": "anything of your own that JSON holds",
 }
 """The keys of a posterior's info, and what they say."""
@@ -147,7 +147,7 @@ class Posterior:
     **What it knows.** `fit` leaves on the guide what it was fitted with (eta, temperature, the number of rows, the
     scales of inputs and targets), and the posterior reads it there; `info` adds to that or corrects it. Its keys:
     `recipe`, `data`, `task`, `input_shape`, `class_names`, `standardiser`, `y_standardiser`, `num_data`, `eta`,
-    `temperature`, `posterior`, and `notes` for what is your own; `pyro_bnn.posterior.INFO` says what each holds. What
+    `temperature`, `method`, and `notes` for what is your own; `pyro_bnn.posterior.INFO` says what each holds. What
     nobody says is taken as eta = 1, temperature = 1 and no standardiser.
 
     **Units.** Inputs and targets are handed in raw, as they were measured, and numbers come back in the same raw units:
@@ -528,7 +528,7 @@ class Posterior:
                 guide = _obtain("guide", description["guide"], lambda s: make(s, model), folder, dtype)
                 _forget_later(guide)
         posterior = cls(model, guide)
-        posterior._given = dict(description["info"])
+        posterior._given = _under_new_keys(description["info"])
         fitted = Fitted.from_info(posterior._given)
         if fitted is not None:
             leave_fitted(guide, fitted)
@@ -674,6 +674,15 @@ def describe(folder: Path) -> dict[str, Any]:
     if description.get("format") != FORMAT:
         raise ValueError(f"{folder} has format {description.get('format')!r}; this version reads format {FORMAT}")
     return description  # type: ignore[no-any-return]
+
+
+def _under_new_keys(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a saved info under the keys of today: what was called 'posterior' is the method."""
+    found = {"method" if key == "posterior" else key: value for key, value in info.items()}
+    recipe = found.get("recipe")
+    if isinstance(recipe, Mapping):
+        found["recipe"] = {"method" if key == "posterior" else key: value for key, value in recipe.items()}
+    return found
 
 
 def _described(guide: Any) -> dict[str, Any] | None:

@@ -127,7 +127,7 @@ def posterior_kind(posterior: Posterior) -> str:
         return kind
     if type(guide).__name__ == "AutoDelta":
         return "map"
-    return str(posterior.info.get("posterior", "svi"))
+    return str(posterior.info.get("method", "svi"))
 
 
 def draws_of(posterior: Posterior, num_samples: int) -> int:
