@@ -448,7 +448,12 @@ class TestLayerWeights:
 
     def test_the_rule_is_written_down(self) -> None:
         spec = PenaltyPrior(GroupLasso("outgoing"), {"weight": 2.0}).spec()
-        assert spec["penalty"] == {"name": "GroupLasso", "groups": "outgoing", "weight": 1.0}
+        assert spec["penalty"] == {
+            "name": "GroupLasso",
+            "class": "pyro_bnn.penalties.rules:GroupLasso",
+            "groups": "outgoing",
+            "weight": 1.0,
+        }
         assert spec["weights"] == {"weight": 2.0}
 
 

@@ -83,7 +83,9 @@ class PlainModel(Protocol):
 class PlainGuide(Protocol):
     """A guide of independent normals on flat vectors that can draw without Pyro's handlers."""
 
-    model: Any
+    def site_names(self) -> list[str]:
+        """Return the names of all sites, in the model's order."""
+        ...
 
     def is_plain(self) -> bool:
         """Return whether every site is real, outside of plates and built, nothing replaced, no hooks."""
@@ -384,15 +386,16 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
         self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Tensor, Tensor] | None:
         """Return what `_terms` does without Pyro's handlers, if model and guide can and no other handler is active."""
-        if not (isinstance(model, PlainModel) and isinstance(guide, PlainGuide) and guide.model is model):
+        if not (isinstance(model, PlainModel) and isinstance(guide, PlainGuide)):
             return None
         if kwargs or len(args) != 2 or args[1] is None or (self.vectorize_particles and self.num_particles > 1):
             return None
         scales = active_scales()
         if scales is None or not (model.is_plain() and guide.is_plain()):
             return None
-        priors = [_normal(prior) for prior in model.priors().values()]
-        if any(prior is None for prior in priors):
+        known = model.priors()
+        priors = [_normal(prior) for prior in known.values()]
+        if any(prior is None for prior in priors) or guide.site_names() != [f"net.{name}" for name in known]:
             return None
         values, places = guide.plain_draw()
         nll = model.plain_nll(values, scales[0], *args)
