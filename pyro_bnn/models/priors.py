@@ -12,9 +12,9 @@ n_in inputs and n_out outputs of the layer that owns the parameter (a bias takes
     ScaleMixture   pi N(0, s1^2) + (1 - pi) N(0, s2^2)    Blundell et al. 2015
 
 `Kaiming` defaults to a = 0, the ReLU; a = 1, sometimes printed for the ReLU, is the linear unit and stays available.
-n_in counts the weights that feed one output, not the pixels of a feature map, and n_out those that leave one input. For a
-convolution of C_in to C_out channels in g groups these are C_in / g and C_out / g times k_h k_w, whether it is transposed
-(its weight is then stored as (C_in, C_out / g, k_h, k_w)) or not. Strides are not looked at.
+n_in counts the weights that feed one output, not the pixels of a feature map, and n_out those that leave one input. For
+a convolution of C_in to C_out channels in g groups these are C_in / g and C_out / g times k_h k_w, whether it is
+transposed (its weight is then stored as (C_in, C_out / g, k_h, k_w)) or not. Strides are not looked at.
 """
 
 import math

@@ -106,16 +106,22 @@ class Sampled(Trainer, ABC):
             }
         )
         snapshots = Snapshots(guide, plan.burn_in, plan.thin(self.draws), cycle=plan.cycle, explore=plan.explore)
-        own = {key: value for key, value in recipe.optim.other.items() if key not in ("name", "schedule")}
-        algorithm = OPTIMIZERS[recipe.optim.other["name"]]
-        optim = (
-            PerSite(loc=sampler, other=algorithm(own)) if model_has_parameters(parts.model) else PerSite(loc=sampler)
-        )
+        optim = PerSite(loc=sampler, other=_own_optimizer(recipe) if model_has_parameters(parts.model) else None)
         result = work.fit(guide, optim=optim, callbacks=[snapshots], batch_size=plan.batch_size)
         if result.reason == INTERRUPTED:
             return work.outcome(None, result)
         stored = StoredDraws.from_flat(parts.model, snapshots.draws, kind=kind, states=snapshots.states)
         return work.outcome(stored, result, draws=len(snapshots.draws))
+
+
+def _own_optimizer(recipe: Recipe) -> TorchOptim:
+    """Return the recipe's optimizer of what is neither a mean nor a deviation, at a constant rate."""
+    table = {key: value for key, value in recipe.optim.other.items() if key not in ("name", "schedule")}
+    clipping: dict[str, float] = {key: table.pop(key) for key in ("clip_norm", "clip_value") if key in table}
+    algorithm = OPTIMIZERS[recipe.optim.other["name"]]
+    if "batch_size" in algorithm.arguments():
+        table.setdefault("batch_size", recipe.batch_size)
+    return algorithm(table, clipping or None)
 
 
 def model_has_parameters(model: Any) -> bool:
