@@ -179,6 +179,22 @@ def _model(recipe: Recipe, num_data: int) -> Any:
     return BNN(net, prior, likelihood, num_data, random=recipe.random or None)
 
 
+def _check_watched(recipe: Recipe, data: Data) -> None:
+    """Refuse a plateau whose metric no epoch will have, or that gets better as it rises."""
+    watched = ("nll", "kl", "loss", *(() if data.val is None else ("val_nll",)))
+    tables = [
+        recipe.schedule,
+        *(getattr(recipe.optim, group).get("schedule", {}) for group in ("loc", "scale", "other")),
+    ]
+    for table in map(_table, tables):
+        metric = table.get("metric") if table.get("name") == "plateau" else None
+        if metric is not None and metric not in watched:
+            raise ValueError(
+                f"schedule.metric={metric!r} is nothing that falls from epoch to epoch here: pass one of "
+                f"{', '.join(watched)}, or set val_fraction above 0 for val_nll"
+            )
+
+
 def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
     """Build everything a recipe names; what does not exist or does not fit is refused here."""
     if recipe.model is not None:
@@ -201,6 +217,7 @@ def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
             f"batch_size={recipe.batch_size} is more than the {len(data.train)} training rows of {data.name!r}: "
             f"pass 1 to {len(data.train)}"
         )
+    _check_watched(recipe, data)
     recipe = resolve(recipe, data)
     pyro.set_rng_seed(recipe.seed)
     model = _model(recipe, len(data.train))

@@ -7,6 +7,7 @@ With s the prior's standard deviation, m its mean, and n_in the inputs of the la
               uniform Kaiming initialisation
     normal    N(m, s^2): the prior itself
     torch     U(-1/sqrt(n_in), 1/sqrt(n_in)): PyTorch's default, which has a third of the variance of a 1/n_in prior
+              (PyTorch takes n_out for the n_in of a transposed convolution, and so does this)
     net       the values of the network handed to the model: its own initialisation, or a pre-trained network
     zeros     the prior's mean m
     typical   0 in unconstrained space, or the prior's median where the prior all but excludes 0, moved a little

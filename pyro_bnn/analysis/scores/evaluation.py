@@ -143,10 +143,11 @@ def evaluate_rows(
     :param seed: fixes the draws and leaves the global random state alone.
     :param standardised: whether x and y are on the model's scale; default what they say, and raw if they do not.
     """
-    x, y = as_inputs(x), posterior.raw_targets(y, standardised=standardised)
+    y = posterior.raw_targets(y, standardised=standardised)
     check_finite(y, "y")
-    if number_of_rows(x) != len(y):
-        raise ValueError(f"x has {number_of_rows(x)} rows and y has {len(y)}: pass one label per row")
+    rows = number_of_rows(x) if isinstance(x, tuple) else len(x)
+    if rows != len(y):
+        raise ValueError(f"x has {rows} rows and y has {len(y)}: pass one label per row")
     options: Any = {"chunk": chunk, "standardised": standardised}
     point = None
     if hasattr(posterior.guide, "median"):
