@@ -157,7 +157,12 @@ def start_of(model: Any, how: str) -> str:
     """Return the scheme called `how` for a model, refusing an unknown one; a BNN's default has a name of its own."""
     if how not in INIT_LOCS:
         raise ValueError(f"init_loc={how!r} is unknown: pass one of {sorted(INIT_LOCS)}")
-    return "uniform" if how == DEFAULT_LOC and hasattr(model, "sample_weights") else how
+    return "uniform" if how == DEFAULT_LOC and says_its_weights(model) else how
+
+
+def says_its_weights(model: Any) -> bool:
+    """Whether a model samples its latent sites without data, as a BNN does with `sample_weights`."""
+    return callable(getattr(model, "sample_weights", None))
 
 
 def default_scale(hints: dict[str, Any]) -> float:
