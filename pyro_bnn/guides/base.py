@@ -138,12 +138,17 @@ class GuideMeta(type(PyroModule), ABCMeta):  # type: ignore[misc]
 
 class Wrapper(Guide):
     """
-    The base of guides around another one, whose draws they pass on; `inner` is the other's contract.
+    The base of guides around another one, `guide`, whose draws they pass on.
 
     What it says of its sites is not passed on: the draws may be changed on the way.
     """
 
-    inner: Guide
+    guide: Any
+
+    @property
+    def inner(self) -> Guide:
+        """What the guide inside promises."""
+        return contract_of(self.guide)
 
     @property
     def is_built(self) -> bool:

@@ -150,9 +150,7 @@ class FlatGuide(AutoGuide, Guide, metaclass=GuideMeta):
             first = start
             for name in (name for name in sites if group_of[name] == group):
                 u, place = laid[name]
-                places[name] = replace(
-                    place, start=start, stop=start + u.numel(), group=group, offset=start - first
-                )
+                places[name] = replace(place, start=start, stop=start + u.numel(), group=group, offset=start - first)
                 start += u.numel()
             self._group_slices[group] = slice(first, start)
         self._places = {name: places[name] for name in sites}

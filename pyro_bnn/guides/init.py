@@ -29,8 +29,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, biject_to, constraints
+from torch.distributions import Distribution, biject_to, constraints
 from torch.nn import functional as F
+
+from pyro_bnn.common.sites import innermost
 
 __all__ = ["DEFAULT_LOC", "DEFAULT_RHO", "INIT_LOCS", "default_scale", "initial_loc", "is_real", "start_of"]
 
@@ -111,8 +113,7 @@ def _median(prior: Distribution) -> Tensor:
 
 
 def _typical(prior: Distribution, hints: dict[str, Any]) -> Tensor:
-    while isinstance(prior, Independent):
-        prior = prior.base_dist
+    prior = innermost(prior)
     transform = biject_to(prior.support)
     drawn = transform.inv(prior.sample())
     value: Tensor = transform(torch.zeros_like(drawn))

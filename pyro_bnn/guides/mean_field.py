@@ -36,7 +36,7 @@ from pyro_bnn.common.turns import in_turn
 from pyro_bnn.common.untouched import untouched
 from pyro_bnn.guides.base import Role, SiteView
 from pyro_bnn.guides.flat import FlatGuide, Place
-from pyro_bnn.guides.init import DEFAULT_LOC, DEFAULT_RHO, default_scale, is_real, start_of
+from pyro_bnn.guides.init import DEFAULT_LOC, DEFAULT_RHO, default_scale, is_real
 
 __all__ = ["DEFAULT_RHO", "AutoMeanFieldNormal", "FlatSlice", "Groups", "SiteView", "inverse_softplus"]
 

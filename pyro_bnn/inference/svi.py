@@ -29,6 +29,8 @@ from pyro.optim.optim import _get_state_dict, _load_state_dict
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
+from pyro_bnn.common.randomness import RandomState
+from pyro_bnn.common.sites import leaf_of
 from pyro_bnn.common.turns import Job, alone
 from pyro_bnn.data.split import Split
 from pyro_bnn.data.standardise import Standardiser
@@ -42,7 +44,6 @@ from pyro_bnn.inference.graph.origin import is_library
 from pyro_bnn.inference.kl import KLWeight, kl_divergence, per_datum, scale_kl, uniform
 from pyro_bnn.inference.missing import MaskMissing, any_missing
 from pyro_bnn.inference.predictive import ClassDraw, observation_log_prob, predictive_draws
-from pyro_bnn.inference.sites import leaf_of
 
 __all__ = ["Callback", "Diverged", "FitResult", "FitState", "Step", "fit", "validate"]
 
@@ -116,6 +117,7 @@ class FitState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumption needs, as plain data."""
+        randomness = self.job.run(RandomState.now)
         return {
             "parameters": parameters_of(self.model, self.guide, self.store_names),
             "optim": _relative(_optim_state(self.optim, self.parameters), self.model, self.guide),
@@ -126,7 +128,8 @@ class FitState:
                 "best": self.best,
                 "seconds": self.seconds,
             },
-            "rng": self.job.run(torch.get_rng_state),
+            "rng": randomness.cpu,
+            "cuda_rng": randomness.cuda,
             "order": None if self.order is None else self.order.get_state(),
             "callbacks": {key: kept for key, callback in self._keyed() if (kept := callback.state_dict())},
         }
@@ -137,7 +140,7 @@ class FitState:
         _restore_optim(self.optim, _absolute(state["optim"], self.model, self.guide), self.parameters)
         for name, value in state["progress"].items():
             setattr(self, name, copy.copy(value))
-        self.job.run(torch.set_rng_state, state["rng"])
+        self.job.run(RandomState(state["rng"], state.get("cuda_rng", [])).restore)
         if self.order is not None and state["order"] is not None:
             self.order.set_state(state["order"])
         for key, callback in self._keyed():

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, final, get_args
 
 from pyro_bnn.guides import AutoLowRankNormal, AutoPoint
+from pyro_bnn.guides.base import contract_of
 from pyro_bnn.inference.averaging import EMA, HWA, SWA, Averager, Variance, refresh_batch_norm
 from pyro_bnn.methods.base import (
     INTERRUPTED,
@@ -105,7 +106,7 @@ class Averaged(Trainer, ABC):
         if self.schedule == "sawtooth":
             saw = {"name": "sawtooth", "start": self.start, "cycle": self.cycle, "low": self.low}
             recipe = recipe.changed({"schedule": saw})
-        optimizer = work.optimizer(recipe, scale=not isinstance(guide, AutoPoint))
+        optimizer = work.optimizer(recipe, scale=contract_of(guide).trains_scales)
         result = work.fit(guide, optim=optimizer, callbacks=[averager])
         if result.reason == INTERRUPTED:
             return work.outcome(None, result)

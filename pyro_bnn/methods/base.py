@@ -17,11 +17,11 @@ import torch
 from pyro.infer import ELBO
 from pyro.optim import PyroOptim
 
+from pyro_bnn.common.files import write_text
 from pyro_bnn.data.split import Split
 from pyro_bnn.data.standardise import plain
-from pyro_bnn.guides import AutoDropout, AutoLowRankNormal, AutoPoint
+from pyro_bnn.guides.base import contract_of
 from pyro_bnn.inference.checkpoint import (
-    atomic_write,
     hold_interrupts,
     load_state,
     parameters_of,
@@ -53,21 +53,15 @@ __all__ = [
 
 
 INTERRUPTED = "interrupted"
-_POINTS = (AutoPoint, AutoDropout)
 
 
 # -- the run folder ------------------------------------------------------------------------------------------------
 
 
-def _write(path: Path, text: str) -> None:
-    with atomic_write(path) as file:
-        file.write(text.encode())
-
-
 def write_history(folder: Path, recipe: Recipe, lines: Sequence[Mapping[str, Any]]) -> None:
     """Write the resolved recipe and the lines so far."""
-    _write(folder / "recipe.toml", recipe.to_toml())
-    _write(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    write_text(folder / "recipe.toml", recipe.to_toml())
+    write_text(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
 
 
 @final
@@ -192,7 +186,7 @@ class Work:
         """Return the recipe's ELBO, and for `analytic` the one that has this guide's KL in closed form."""
         if self.recipe.estimator["name"] != "analytic" or self.recipe.temperature != 1:
             return self.parts.elbo
-        if isinstance(guide, AutoLowRankNormal):
+        if contract_of(guide).analytic_elbo == "low_rank":
             return TraceLowRank_ELBO(num_particles=self.parts.elbo.num_particles)  # type: ignore[no-untyped-call]
         return self.parts.elbo
 
@@ -219,7 +213,7 @@ class Work:
         result = fit(
             parts.model,
             guide,
-            self.optimizer(recipe, scale=not isinstance(guide, _POINTS)) if optim is None else optim,
+            self.optimizer(recipe, scale=contract_of(guide).trains_scales) if optim is None else optim,
             parts.data.train,
             epochs=recipe.epochs,
             batch_size=recipe.batch_size if batch_size is None else batch_size,

@@ -36,9 +36,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
+from pyro_bnn.common.own_state import model_state
 from pyro_bnn.inference.checkpoint import synchronise
 from pyro_bnn.inference.svi import Callback, FitState
 
@@ -151,16 +152,6 @@ class SGLD(Optimizer):
         w.copy_(langevin_step(w, g, lr, group["num_data"], torch.randn_like(w), scale, temperature))
 
 
-def _own_state(model: Any) -> dict[str, Tensor]:
-    """Return what a model keeps beside its latent sites."""
-    if not isinstance(model, nn.Module):
-        return {}
-    synchronise(model)
-    state = model.state_dict()
-    kept = getattr(model, "kept_tensors", None)
-    return {name: state[name].detach().clone() for name in sorted(state if kept is None else kept())}
-
-
 @final
 class Snapshots(Callback):
     """
@@ -193,7 +184,8 @@ class Snapshots(Callback):
         if not self.takes(state.step):
             return
         self._draws.append(self.guide.get_parameter("loc_unconstrained").detach().clone())
-        own = _own_state(state.model)
+        synchronise(state.model)
+        own = model_state(state.model)
         if own:
             self._states.append(own)
 
