@@ -35,15 +35,19 @@ class Welford(Generic[Value]):
     def update(self, value: Value) -> None:
         """Take a value."""
         self.count += 1
-        if isinstance(value, float) and (math.isinf(value) or math.isinf(cast(float, self.mean))):
-            self.mean, self.spread = self.mean + value, cast(Value, math.inf)
+        new: Any = value
+        mean: Any = self.mean
+        spread: Any = self.spread
+        if isinstance(new, float) and (math.isinf(new) or math.isinf(mean)):
+            self.mean, self.spread = mean + new, cast(Any, math.inf)
             return
-        delta: Any = value - self.mean
-        self.mean = self.mean + delta / self.count
-        self.spread = self.spread + delta * (value - self.mean)
+        delta = new - mean
+        self.mean = mean + delta / self.count
+        self.spread = spread + delta * (new - cast(Any, self.mean))
 
     def variance(self, correction: int = 0) -> Value:
         """Return the variance with divisor count - correction."""
         if self.count <= correction:
             raise ValueError(f"{self.count} values have no variance with divisor n - {correction}: update more often")
-        return cast(Value, self.spread / (self.count - correction))
+        spread: Any = self.spread
+        return spread / (self.count - correction)  # type: ignore[no-any-return]

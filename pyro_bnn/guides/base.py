@@ -228,7 +228,7 @@ class ForeignGuide(Guide):
         return callable(self._own("median", None))
 
     @property
-    def fitted(self) -> Any:  # type: ignore[override]
+    def fitted(self) -> Any:
         """What `fit` left on it."""
         return self._own("fitted", None)
 

@@ -66,8 +66,8 @@ class Ensemble(nn.Module, Guide):
 
     def spec(self) -> dict[str, Any] | None:
         """Return the ensemble as names and numbers, None if a member does not say how it was built."""
-        specs = [member.spec() for member in self._contracts()]
-        if any(spec is None for spec in specs):
+        specs = [spec for member in self._contracts() if (spec := member.spec()) is not None]
+        if len(specs) < len(self.members):
             return None
         members = [described(member, spec) for member, spec in zip(self.members, specs, strict=True)]
         return {"name": "Ensemble", "members": members, "states": bool(self._state_names)}
@@ -93,7 +93,7 @@ class Ensemble(nn.Module, Guide):
         return bool(self._state_names) or any(member.moves_model() for member in self._contracts())
 
     @property
-    def fitted(self) -> Any:  # type: ignore[override]
+    def fitted(self) -> Any:
         """What the members were fitted with, where that is the same for all; or what was left here."""
         if self._fitted is not None:
             return self._fitted

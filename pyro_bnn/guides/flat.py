@@ -82,7 +82,7 @@ class Place:
         return value.reshape(target)
 
 
-class FlatGuide(AutoGuide, Guide, metaclass=GuideMeta):
+class FlatGuide(AutoGuide, Guide, metaclass=GuideMeta):  # type: ignore[metaclass]
     """
     The abstract base of guides whose draw is one flat vector.
 

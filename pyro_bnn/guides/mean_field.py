@@ -32,15 +32,16 @@ from torch.distributions import Distribution
 from torch.distributions.utils import lazy_property
 from torch.nn import functional as F
 
+from pyro_bnn.common.renamed import renamed
 from pyro_bnn.common.turns import in_turn
 from pyro_bnn.common.untouched import untouched
 from pyro_bnn.guides.base import Role, SiteView
 from pyro_bnn.guides.flat import FlatGuide, Place
 from pyro_bnn.guides.init import DEFAULT_LOC, DEFAULT_RHO, default_scale, is_real
 
-__all__ = ["DEFAULT_RHO", "AutoMeanFieldNormal", "FlatSlice", "Groups", "SiteView", "inverse_softplus"]
+__all__ = ["DEFAULT_RHO", "AutoMeanFieldNormal", "FlatSlice", "SiteGroups", "SiteView", "inverse_softplus"]
 
-Groups: TypeAlias = Literal["site"] | Mapping[str, str | Sequence[str]] | None
+SiteGroups: TypeAlias = Literal["site"] | Mapping[str, str | Sequence[str]] | None
 
 
 def inverse_softplus(sigma: Tensor) -> Tensor:
@@ -92,7 +93,7 @@ class _Presampled(dist.Normal):
         return dist.Normal(self.loc, self.scale).expand(batch_shape)
 
 
-def _assign(names: Iterable[str], groups: Groups) -> dict[str, str]:
+def _assign(names: Iterable[str], groups: SiteGroups) -> dict[str, str]:
     """Return the group of every site; "" is the one group of all."""
     names = list(names)
     if groups is None:
@@ -162,7 +163,7 @@ class AutoMeanFieldNormal(FlatGuide):
         init_rho: float | None = None,
         relative_scale: float | None = None,
         max_scale: float | None = None,
-        groups: Groups = None,
+        groups: SiteGroups = None,
         freeze: str | Sequence[str] = (),
     ) -> None:
         if sum(v is not None for v in (init_scale, init_rho, relative_scale)) > 1:
@@ -355,3 +356,6 @@ class AutoMeanFieldNormal(FlatGuide):
 
 
 _WRITTEN = {name: vars(AutoMeanFieldNormal)[name] for name in ("forward", "scale_of", "_flat", "plain_draw")}
+
+
+__getattr__ = renamed(__name__, {"Groups": "SiteGroups"})

@@ -30,6 +30,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
 from pyro_bnn.common.randomness import RandomState
+from pyro_bnn.common.renamed import renamed
 from pyro_bnn.common.sites import leaf_of
 from pyro_bnn.common.turns import Job, alone
 from pyro_bnn.data.split import Split
@@ -45,7 +46,7 @@ from pyro_bnn.inference.kl import KLWeight, kl_divergence, per_datum, scale_kl, 
 from pyro_bnn.inference.missing import MaskMissing, any_missing
 from pyro_bnn.inference.predictive import ClassDraw, observation_log_prob, predictive_draws
 
-__all__ = ["Callback", "Diverged", "FitResult", "FitState", "Step", "fit", "validate"]
+__all__ = ["Callback", "Diverged", "FitResult", "FitState", "MinibatchStep", "fit", "validate"]
 
 Augment = Callable[[Tensor], Tensor]
 
@@ -246,7 +247,7 @@ class _NllRecorder(Messenger):
 
 
 @final
-class Step:
+class MinibatchStep:
     """One optimization step with any ELBO, without a read-back from the device when the ELBO returns tensors."""
 
     def __init__(
@@ -480,7 +481,7 @@ def fit(
     disturbed_after_epochs = not all(is_library(getattr(c.epoch, "__func__", c.epoch)) for c in state.callbacks)
     if disturbed_after_epochs and stream.num_batches < _WORTH_RECORDING:
         undisturbed = False
-    step = Step(model, guide, optim, elbo, n, undisturbed=undisturbed)
+    step = MinibatchStep(model, guide, optim, elbo, n, undisturbed=undisturbed)
 
     def take_step(kl_weight: float, batch: Sequence[Any], masked: AbstractContextManager[Any]) -> tuple[Tensor, Tensor]:
         with job.turn(), masked:
@@ -600,3 +601,6 @@ def _epoch(
         "loss": float((share * loss_b).sum()),
         "kl_weight": float((share * torch.tensor(weights, dtype=torch.float64)).sum()),
     }
+
+
+__getattr__ = renamed(__name__, {"Step": "MinibatchStep"})

@@ -19,10 +19,10 @@ from typing import Any
 
 from pyro_bnn.methods.averages import Ema, Hwa, LowRank, Swa
 from pyro_bnn.methods.base import Outcome, RunFolder, Trainer, Work
-from pyro_bnn.methods.ensembles import DeepEnsemble, Snapshots
+from pyro_bnn.methods.ensembles import DeepEnsemble, SnapshotEnsemble
 from pyro_bnn.methods.hamiltonian import Hmc, Nuts
 from pyro_bnn.methods.langevin import CyclicSgld, Lmc, Sgld
-from pyro_bnn.methods.points import Laplace, Map, MaximumLikelihood, McDropout, Svi
+from pyro_bnn.methods.points import LaplaceApproximation, Map, MaximumLikelihood, McDropout, Svi
 
 __all__ = ["POSTERIORS", "Outcome", "RunFolder", "Trainer", "Work", "make_trainer"]
 
@@ -32,7 +32,7 @@ POSTERIORS: dict[str, type[Trainer]] = {
     "ensemble": DeepEnsemble,
     "hmc": Hmc,
     "hwa": Hwa,
-    "laplace": Laplace,
+    "laplace": LaplaceApproximation,
     "lmc": Lmc,
     "low_rank": LowRank,
     "map": Map,
@@ -40,7 +40,7 @@ POSTERIORS: dict[str, type[Trainer]] = {
     "ml": MaximumLikelihood,
     "nuts": Nuts,
     "sgld": Sgld,
-    "snapshots": Snapshots,
+    "snapshots": SnapshotEnsemble,
     "svi": Svi,
     "swa": Swa,
 }

@@ -80,7 +80,7 @@ def _summary(guide: Any, x: Tensor | None, num_samples: int) -> dict[str, Weight
     if num_samples < 2:
         raise ValueError(f"num_samples={num_samples} shows no spread: pass at least 2")
     promised.restart()
-    sums: dict[str, Welford] = {}
+    sums: dict[str, Welford[Tensor]] = {}
     for _ in range(num_samples):
         for name, value in draw_sites(guide, x).items():
             sums.setdefault(name, Welford()).update(value.double())

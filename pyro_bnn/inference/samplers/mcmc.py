@@ -83,7 +83,7 @@ class Chain:
 
 
 @final
-class _Graph(torch.autograd.Function):
+class _Energy(torch.autograd.Function):
     """U(u) and its gradient in one call; what autograd then asks for is there already."""
 
     @staticmethod
@@ -159,7 +159,7 @@ class Potential:
 
     def __call__(self, u: Mapping[str, Tensor]) -> Tensor:
         """Return U, as Pyro's kernels ask for it."""
-        energy: Tensor = _Graph.apply(u["u"], self._evaluate)
+        energy: Tensor = _Energy.apply(u["u"], self._evaluate)
         return energy
 
     def values(self, u: Tensor) -> dict[str, Tensor]:
