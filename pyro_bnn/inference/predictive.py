@@ -21,12 +21,12 @@ from pyro.infer.autoguide import AutoGuide
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Normal
 
+from pyro_bnn.common.contract import Guide, contract_of
 from pyro_bnn.common.modules import evaluation_mode, reachable_modules
 from pyro_bnn.common.sites import innermost, is_subsample
 from pyro_bnn.common.turns import OwnRandomness, in_turn
 from pyro_bnn.data.arrays import Inputs, first_rows, members, number_of_rows, pieces
 from pyro_bnn.data.standardise import plain
-from pyro_bnn.guides.base import Guide, contract_of
 
 __all__ = [
     "ClassDraw",

@@ -5,8 +5,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, final, get_args
 
+from pyro_bnn.common.contract import contract_of
 from pyro_bnn.guides import AutoLowRankNormal, AutoPoint
-from pyro_bnn.guides.base import contract_of
 from pyro_bnn.inference.averaging import EMA, HWA, SWA, Averager, Variance, refresh_batch_norm
 from pyro_bnn.methods.base import (
     INTERRUPTED,

@@ -17,10 +17,10 @@ import torch
 from pyro.infer import ELBO
 from pyro.optim import PyroOptim
 
+from pyro_bnn.common.contract import contract_of
 from pyro_bnn.common.files import write_text
 from pyro_bnn.data.split import Split
 from pyro_bnn.data.standardise import plain
-from pyro_bnn.guides.base import contract_of
 from pyro_bnn.inference.checkpoint import (
     hold_interrupts,
     load_state,

@@ -31,6 +31,7 @@ from pyro_bnn.analysis.scores.metrics import (
     PredictiveAccumulator,
     RegressionAccumulator,
 )
+from pyro_bnn.common.contract import Guide, contract_of
 from pyro_bnn.common.files import atomic_write
 from pyro_bnn.common.modules import evaluation_mode
 from pyro_bnn.common.own_state import KeepsTensors
@@ -38,7 +39,6 @@ from pyro_bnn.common.turns import alone
 from pyro_bnn.data.arrays import Inputs, first_rows
 from pyro_bnn.data.checks import suggest
 from pyro_bnn.data.standardise import Computed, Standardised, Standardiser, plain, same_scale
-from pyro_bnn.guides.base import Guide, contract_of
 from pyro_bnn.inference.checkpoint import (
     is_serial,
     parameters_of,

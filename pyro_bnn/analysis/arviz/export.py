@@ -46,10 +46,10 @@ from torch import Tensor, nn
 
 from pyro_bnn.analysis.scores.prior_check import PriorGuide
 from pyro_bnn.analysis.scores.signal_to_noise import draw_sites, latent_values
+from pyro_bnn.common.contract import Wrapper, contract_of
 from pyro_bnn.common.modules import evaluation_mode
 from pyro_bnn.data.checks import check_finite
 from pyro_bnn.data.standardise import plain, standardiser_of
-from pyro_bnn.guides.base import Wrapper, contract_of
 from pyro_bnn.inference.predictive import (
     ClassDraw,
     Draw,

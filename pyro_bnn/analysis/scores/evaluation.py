@@ -19,9 +19,9 @@ from pyro_bnn.analysis.scores.metrics import (
     ece,
     regression_table,
 )
+from pyro_bnn.common.contract import contract_of
 from pyro_bnn.data.arrays import as_inputs, number_of_rows
 from pyro_bnn.data.checks import check_finite
-from pyro_bnn.guides.base import contract_of
 from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, check_normal
 from pyro_bnn.posterior import Posterior
 

@@ -17,12 +17,12 @@ import pyro.poutine as poutine
 import torch
 from torch import Tensor, nn
 
+from pyro_bnn.common.contract import Wrapper, contract_of
 from pyro_bnn.common.modules import evaluation_mode
 from pyro_bnn.common.moments import Welford
 from pyro_bnn.common.sites import is_subsample
 from pyro_bnn.common.turns import alone
 from pyro_bnn.data.standardise import plain
-from pyro_bnn.guides.base import Wrapper, contract_of
 from pyro_bnn.posterior import Posterior
 
 __all__ = ["PrunedGuide", "WeightSummary", "prune_by_signal_to_noise", "pruning_curve", "weight_summary"]

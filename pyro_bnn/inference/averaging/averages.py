@@ -41,10 +41,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from pyro_bnn.common.contract import contract_of
 from pyro_bnn.common.moments import Welford
 from pyro_bnn.data.arrays import number_of_rows, pieces
 from pyro_bnn.data.split import as_split
-from pyro_bnn.guides.base import contract_of
 from pyro_bnn.inference.checkpoint import synchronise
 from pyro_bnn.inference.door import known_dtype
 from pyro_bnn.inference.svi import Callback, FitState

@@ -39,6 +39,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from pyro_bnn.common.contract import contract_of
 from pyro_bnn.common.own_state import model_state
 from pyro_bnn.inference.checkpoint import synchronise
 from pyro_bnn.inference.svi import Callback, FitState
@@ -167,7 +168,7 @@ class Snapshots(Callback):
     def __init__(self, guide: Any, burn_in: int = 0, thin: int = 1, *, cycle: int = 0, explore: float = 0.25) -> None:
         if burn_in < 0 or thin < 1:
             raise ValueError(f"burn_in={burn_in}, thin={thin}: pass numbers of steps, at least 0 and at least 1")
-        if not hasattr(guide, "loc") or not hasattr(guide, "site_names"):
+        if dict(contract_of(guide).roles) != {"loc": "loc"}:
             raise TypeError(f"{type(guide).__name__} is not a flat point guide: pass an AutoPoint")
         self.guide = guide
         self.burn_in, self.thin, self.cycle, self.explore = burn_in, thin, cycle, explore
