@@ -13,8 +13,8 @@ from typing import Any, cast, final
 import pyro
 from pyro.infer import ELBO
 
+from pyro_bnn.common.contract import contract_of
 from pyro_bnn.data import Data, load_data
-from pyro_bnn.guides import AutoDropout, AutoLowRankNormal, AutoPoint
 from pyro_bnn.inference.elbo import TraceColdPosterior_ELBO
 from pyro_bnn.inference.kl import KL_WEIGHTS, KLWeight, from_spec, tempered
 from pyro_bnn.inference.low_rank_elbo import TraceLowRank_ELBO
@@ -91,8 +91,8 @@ class Assembly:
         :param recipe: another recipe than this one's, with another schedule.
         :param loc: what moves the means, in the place of the recipe's.
         """
-        deviations = not isinstance(guide, (AutoPoint, AutoDropout))
-        return build_optimizer(self.recipe if recipe is None else recipe, scale=deviations, loc=loc)
+        chosen = self.recipe if recipe is None else recipe
+        return build_optimizer(chosen, scale=contract_of(guide).trains_scales, loc=loc)
 
     def elbo(self, guide: Any) -> ELBO:
         """Return the recipe's ELBO; for `analytic` the one that has this guide's KL in closed form."""
@@ -160,7 +160,7 @@ def build_elbo(recipe: Recipe, guide: Any) -> ELBO:
         return TraceColdPosterior_ELBO(temperature=recipe.temperature)
     named = {key: value for key, value in recipe.estimator.items() if key != "layers"}
     elbo: ELBO = _construct("estimators", named)
-    if named["name"] == "analytic" and isinstance(guide, AutoLowRankNormal):
+    if named["name"] == "analytic" and contract_of(guide).analytic_elbo == "low_rank":
         return TraceLowRank_ELBO(num_particles=elbo.num_particles)  # type: ignore[no-untyped-call]
     return elbo
 

@@ -45,7 +45,7 @@ from pyro_bnn.assemble import resolve
 from pyro_bnn.cards.curve import learning_curves
 from pyro_bnn.cards.text import markdown, readme_table
 from pyro_bnn.cards.tuning import leaves, setting, settings_tried
-from pyro_bnn.inference.checkpoint import atomic_write
+from pyro_bnn.common.files import atomic_write, write_text
 from pyro_bnn.methods import make_method
 from pyro_bnn.posterior import DESCRIPTION, TENSORS, Posterior
 from pyro_bnn.recipe import Recipe, find_recipe, recipe_names
@@ -383,10 +383,10 @@ def make_card(
         card["twin"]["tried"] = _tried(pairs[0], twin_tried, None, data_root)
     curve = learning_curves(name, [run.history for run in opened], [twin.history for twin in pairs])
     if curve is not None:
-        _write(folder / CURVE, curve)
+        write_text(folder / CURVE, curve)
         card["curve"] = CURVE
-    _write(folder / CARD, json.dumps(card, indent=2, allow_nan=False) + "\n")
-    _write(folder / TEXT, markdown(card))
+    write_text(folder / CARD, json.dumps(card, indent=2, allow_nan=False) + "\n")
+    write_text(folder / TEXT, markdown(card))
     return folder
 
 
@@ -471,11 +471,6 @@ def _data(run: FinishedRun) -> dict[str, Any]:
         "test": len(data.test),
         "classes": list(data.class_names or ()),
     }
-
-
-def _write(path: Path, text: str) -> None:
-    with atomic_write(path) as file:
-        file.write(text.encode())
 
 
 # -- reading them ------------------------------------------------------------------------------------------------------
@@ -575,7 +570,7 @@ def write_readme(path: str | Path) -> None:
     before, rest = text.split(START)
     after = rest.split(END)[1]
     table = readme_table([read_card(name) for name in shipped_cards()])
-    _write(file, f"{before}{START}\n{table}{END}{after}")
+    write_text(file, f"{before}{START}\n{table}{END}{after}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -30,8 +30,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, biject_to, constraints
+from torch.distributions import Distribution, biject_to, constraints
 from torch.nn import functional as F
+
+from pyro_bnn.common.sites import innermost
 
 __all__ = ["DEFAULT_LOC", "DEFAULT_RHO", "INIT_LOCS", "default_scale", "initial_loc", "is_real", "start_of"]
 
@@ -112,8 +114,7 @@ def _median(prior: Distribution) -> Tensor:
 
 
 def _typical(prior: Distribution, hints: dict[str, Any]) -> Tensor:
-    while isinstance(prior, Independent):
-        prior = prior.base_dist
+    prior = innermost(prior)
     transform = biject_to(prior.support)
     drawn = transform.inv(prior.sample())
     value: Tensor = transform(torch.zeros_like(drawn))
@@ -158,7 +159,12 @@ def start_of(model: Any, how: str) -> str:
     """Return the scheme called `how` for a model, refusing an unknown one; a BNN's default has a name of its own."""
     if how not in INIT_LOCS:
         raise ValueError(f"init_loc={how!r} is unknown: pass one of {sorted(INIT_LOCS)}")
-    return "uniform" if how == DEFAULT_LOC and hasattr(model, "sample_weights") else how
+    return "uniform" if how == DEFAULT_LOC and says_its_weights(model) else how
+
+
+def says_its_weights(model: Any) -> bool:
+    """Whether a model samples its latent sites without data, as a BNN does with `sample_weights`."""
+    return callable(getattr(model, "sample_weights", None))
 
 
 def default_scale(hints: dict[str, Any]) -> float:

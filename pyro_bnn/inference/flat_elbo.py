@@ -37,12 +37,12 @@ from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
 from pyro.infer.util import check_fully_reparametrized, is_validation_enabled, torch_item
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.subsample_messenger import _Subsample
 from pyro.util import warn_if_nan
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.distributions import Independent, Normal, kl_divergence
+from torch.distributions import Normal
 
+from pyro_bnn.common.sites import closed_kl, innermost, is_subsample
 from pyro_bnn.data.standardise import plain
 from pyro_bnn.inference.graph.private import MISSING
 from pyro_bnn.inference.kl import active_scales, scale_key
@@ -127,9 +127,8 @@ def flat_kl(loc: Tensor, scale: Tensor, prior_loc: Tensor, prior_scale: Tensor) 
 
 def _normal(fn: Any) -> Normal | None:
     """Return the Normal inside any number of Independent."""
-    while isinstance(fn, Independent):
-        fn = fn.base_dist
-    return fn if isinstance(fn, Normal) else None
+    law = innermost(fn)
+    return law if isinstance(law, Normal) else None
 
 
 @dataclass
@@ -205,7 +204,7 @@ def _uniform(vector: Tensor) -> Tensor:
 
 
 def _is_sample(site: Any) -> bool:
-    return site["type"] == "sample" and not isinstance(site["fn"], _Subsample)
+    return site["type"] == "sample" and not is_subsample(site)
 
 
 def _scaled(value: Tensor, scale: Any, mask: Any = None) -> Tensor:
@@ -229,12 +228,9 @@ def _entropy_sum(site: Any) -> Tensor:
 
 def _site_kl(model_site: Any, guide_site: Any) -> Any:
     """KL of one site as in TraceMeanField_ELBO: analytic if there is a formula, else sampled."""
-    try:
-        kl = kl_divergence(guide_site["fn"], model_site["fn"])
-    except NotImplementedError:
+    kl = closed_kl(guide_site["fn"], model_site["fn"])
+    if kl is None:
         return _entropy_sum(guide_site) - _log_prob_sum(model_site)
-    if not isinstance(kl, Tensor):
-        kl = torch.full(guide_site["fn"].batch_shape, float(kl))
     return _scaled(kl, guide_site["scale"], guide_site["mask"]).sum()
 
 

@@ -12,17 +12,18 @@ import itertools
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, cast, final, runtime_checkable
+from typing import Any, TypeAlias, cast, final
 
 import pyro.poutine as poutine
 import torch
 from pyro.distributions import Unit
 from pyro.infer.autoguide import AutoGuide
-from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal
+from torch.distributions import Bernoulli, Categorical, Distribution, Normal
 
+from pyro_bnn.common.contract import Guide, contract_of
 from pyro_bnn.common.modules import evaluation_mode, reachable_modules
+from pyro_bnn.common.sites import innermost, is_subsample
 from pyro_bnn.common.turns import OwnRandomness, in_turn
 from pyro_bnn.data.arrays import Inputs, first_rows, members, number_of_rows, pieces
 from pyro_bnn.data.standardise import plain
@@ -71,20 +72,6 @@ class RealDraw:
 Draw: TypeAlias = ClassDraw | RealDraw
 
 
-@runtime_checkable
-class Dealing(Protocol):
-    """
-    A guide of finitely many draws or members, which gives each once before any comes again.
-
-    `decks` are what it takes them from; a prediction deals from decks of its own, so that two do not mix. A guide
-    whose draws bring values of the model's own parameters says so with `moves_model`.
-    """
-
-    def restart(self) -> None: ...
-    def decks(self) -> "Sequence[Any]": ...
-    def moves_model(self) -> bool: ...
-
-
 def rows_per_pass(x: Inputs) -> int:
     """Return how many rows of x (N, ...) go through a network at once: 250 images of 1x28x28, 130 of 3x32x32."""
     if isinstance(x, tuple):
@@ -117,7 +104,8 @@ def _observed_site(trace: Any, latents: Container[str]) -> str:
         for name, site in trace.nodes.items()
         if site["type"] == "sample"
         and name not in latents
-        and not isinstance(site["fn"], (_Subsample, Unit))
+        and not is_subsample(site)
+        and not isinstance(site["fn"], Unit)
         and not site["infer"].get("_deterministic")
     }
     if len(sites) > 1 and "obs" in sites:
@@ -138,9 +126,7 @@ def _observed_site(trace: Any, latents: Container[str]) -> str:
 
 
 def _as_draw(fn: Distribution) -> Draw:
-    base = fn
-    while isinstance(base, Independent):
-        base = base.base_dist
+    base = innermost(fn)
     if isinstance(base, Categorical):
         exact = getattr(base, "log_probs", None)  # torch's own logits are off by a rounding of large ones
         return ClassDraw(base.logits.log_softmax(-1) if exact is None else exact)  # (B, K)
@@ -175,7 +161,7 @@ def guide_trace(guide: Callable[..., Any], model: Callable[..., Any], *args: Any
     One of Pyro's own that was never called builds itself on its first call and would take `obs` for a latent site: it
     is called once with labels that the model draws.
     """
-    if isinstance(guide, AutoGuide) and guide.prototype_trace is None:
+    if not contract_of(guide).is_built and isinstance(guide, AutoGuide) and not isinstance(guide, Guide):
         with torch.random.fork_rng(), poutine.block():
             trace = poutine.trace(model).get_trace(*args, **kwargs)
             if "obs" in trace.nodes:
@@ -185,9 +171,10 @@ def guide_trace(guide: Callable[..., Any], model: Callable[..., Any], *args: Any
 
 def _latents(model: Callable[..., Any], guide: Callable[..., Any], x: Inputs, plug_in: bool) -> dict[str, Tensor]:
     if plug_in:
-        if not hasattr(guide, "median"):
+        promised = contract_of(guide)
+        if not promised.has_median:
             raise ValueError(f"{type(guide).__name__} has no median(): a plug-in prediction needs a point to plug in")
-        return dict(guide.median(x))
+        return promised.median(x)
     trace = guide_trace(guide, model, x)
     return {name: cast(Tensor, trace.nodes[name]["value"]) for name in trace.stochastic_nodes}
 
@@ -216,8 +203,7 @@ def _taken(model: Callable[..., Any], guide: Callable[..., Any], x: Inputs, plug
         except (RuntimeError, TypeError, IndexError) as error:
             failure = error
             continue
-        if hasattr(guide, "restart"):
-            guide.restart()
+        contract_of(guide).restart()
         return one
     assert failure is not None
     raise failure
@@ -228,13 +214,13 @@ class _Hands:
     """What is left in the decks of a guide for one prediction, and what the model holds besides."""
 
     def __init__(self, model: Any, guide: Any) -> None:
-        self.decks = list(guide.decks()) if isinstance(guide, Dealing) else []
+        promised = contract_of(guide)
+        self.decks = list(promised.decks())
         self.left: list[list[int]] = [[] for _ in self.decks]
-        self.moved = [*model.parameters(), *model.buffers()] if self._moves(model, guide) else []
-
-    @staticmethod
-    def _moves(model: Any, guide: Any) -> bool:
-        return isinstance(model, nn.Module) and isinstance(guide, Dealing) and guide.moves_model()
+        moved = isinstance(model, nn.Module) and promised.moves_model()
+        self.moved = [*model.parameters(), *model.buffers()] if moved else []
+        if not self.decks:  # one that has rounds and does not show what it deals from
+            promised.restart()
 
     @contextmanager
     def dealt(self) -> Iterator[None]:
@@ -286,8 +272,6 @@ def predictive_draws(
     parts = list(pieces(x, chunk or rows_per_pass(x)))
     randomness, hands = OwnRandomness(seed), _Hands(model, guide)
     known = reachable_modules(model, guide)
-    if not isinstance(guide, Dealing) and hasattr(guide, "restart"):  # one of a user's own
-        guide.restart()
     for _ in range(num_samples):
         with randomness.turn(), within(), torch.no_grad(), evaluation_mode(known=known), poutine.block(), hands.dealt():
             latents = _latents(model, guide, first_rows(x), plug_in)
@@ -298,9 +282,7 @@ def predictive_draws(
 def check_normal(draw: Draw) -> None:
     """Refuse numbers that are not Normal where only mean and standard deviation count."""
     if isinstance(draw, RealDraw) and draw.laws:
-        law = draw.laws[0]
-        while isinstance(law, Independent):
-            law = law.base_dist
+        law = innermost(draw.laws[0])
         raise ValueError(
             f"the observations are {type(law).__name__}, and only Normals are scored by mean and sd: score each draw "
             f"of Posterior.stream with pyro_bnn.inference.predictive.observation_log_prob"

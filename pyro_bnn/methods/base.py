@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from pyro.optim import PyroOptim
 
+from pyro_bnn.common.files import write_text
 from pyro_bnn.data.split import Split
 from pyro_bnn.data.standardise import plain
 from pyro_bnn.guides import AutoPoint
 from pyro_bnn.inference.checkpoint import (
-    atomic_write,
     hold_interrupts,
     load_state,
     parameters_of,
@@ -57,15 +57,10 @@ INTERRUPTED = "interrupted"
 # -- the run folder ------------------------------------------------------------------------------------------------
 
 
-def _write(path: Path, text: str) -> None:
-    with atomic_write(path) as file:
-        file.write(text.encode())
-
-
 def write_history(folder: Path, recipe: Recipe, lines: Sequence[Mapping[str, Any]]) -> None:
     """Write the resolved recipe and the lines so far."""
-    _write(folder / "recipe.toml", recipe.to_toml())
-    _write(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    write_text(folder / "recipe.toml", recipe.to_toml())
+    write_text(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
 
 
 @final

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import pyro
 
+from pyro_bnn.common.renamed import renamed
 from pyro_bnn.guides import Ensemble
 from pyro_bnn.guides.flat import load_model_state, model_state
 from pyro_bnn.methods.averages import Ema, Hwa, Swa
@@ -27,7 +28,7 @@ from pyro_bnn.recipe import Recipe
 if TYPE_CHECKING:
     from pyro_bnn.assemble import Assembly
 
-__all__ = ["DeepEnsemble", "Members", "Snapshots"]
+__all__ = ["DeepEnsemble", "Members", "SnapshotEnsemble"]
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class DeepEnsemble(Members):
 
 @final
 @dataclass(frozen=True)
-class Snapshots(Members):
+class SnapshotEnsemble(Members):
     """Members along one training: each goes on from a copy of the one before, with the schedule begun anew."""
 
     of: str | Mapping[str, Any] = "svi"
@@ -131,3 +132,6 @@ class Snapshots(Members):
     def begin(self, parts: "Assembly", first: Mapping[str, Any], last: Any) -> Any:
         """Return a copy of the last guide; the model's own state stays."""
         return copy.deepcopy(last)
+
+
+__getattr__ = renamed(__name__, {"Snapshots": "SnapshotEnsemble"})

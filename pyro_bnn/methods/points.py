@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, final
 
+from pyro_bnn.common.renamed import renamed
 from pyro_bnn.guides import AutoDropout, AutoPoint, StoredDraws
 from pyro_bnn.inference.kl import geometric
 from pyro_bnn.inference.samplers.laplace import check_laplace, import_laplace, laplace_draws
@@ -14,7 +15,7 @@ from pyro_bnn.recipe import Recipe
 if TYPE_CHECKING:
     from pyro_bnn.assemble import Assembly
 
-__all__ = ["Laplace", "Map", "MaximumLikelihood", "McDropout", "Svi"]
+__all__ = ["LaplaceApproximation", "Map", "MaximumLikelihood", "McDropout", "Svi"]
 
 
 @final
@@ -81,7 +82,7 @@ class McDropout(Method):
 
 @final
 @dataclass(frozen=True)
-class Laplace(Method):
+class LaplaceApproximation(Method):
     """A MAP and the draws of a Laplace approximation around it; `structure` as in `laplace_draws`."""
 
     structure: Literal["kron", "diag", "full"] = "kron"
@@ -124,3 +125,6 @@ class Laplace(Method):
         )
         stored = StoredDraws.from_flat(parts.model, drawn, kind="laplace")
         return work.outcome(stored, result, best=True, laplace_seconds=time.perf_counter() - started)
+
+
+__getattr__ = renamed(__name__, {"Laplace": "LaplaceApproximation"})

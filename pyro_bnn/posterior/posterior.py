@@ -31,13 +31,15 @@ from pyro_bnn.analysis.scores.metrics import (
     PredictiveAccumulator,
     RegressionAccumulator,
 )
+from pyro_bnn.common.contract import Guide, contract_of
+from pyro_bnn.common.files import atomic_write
 from pyro_bnn.common.modules import evaluation_mode
+from pyro_bnn.common.own_state import KeepsTensors
 from pyro_bnn.common.turns import alone
 from pyro_bnn.data.arrays import Inputs, first_rows
 from pyro_bnn.data.checks import suggest
 from pyro_bnn.data.standardise import Computed, Standardised, Standardiser, plain, same_scale
 from pyro_bnn.inference.checkpoint import (
-    atomic_write,
     is_serial,
     parameters_of,
     restore_parameters,
@@ -456,7 +458,7 @@ class Posterior:
         folder = Path(path)
         with self.turn():
             state = parameters_of(self.model, self.guide, _free_names(self.model, self.guide))
-        if hasattr(self.model, "kept_tensors"):
+        if isinstance(self.model, KeepsTensors):
             state["model"] = {n: t for n, t in state["model"].items() if n in self.model.kept_tensors()}
         flat = {f"{part}:{name}": t.contiguous() for part, tensors in state.items() for name, t in tensors.items()}
         flat, encoding = encode(flat) if compact else (flat, {})
@@ -534,7 +536,7 @@ class Posterior:
             leave_fitted(guide, fitted)
         posterior._pending = state
         posterior._saved_sites = description.get("sites")
-        own = not state["store"] or hasattr(model, "kept_tensors")  # a BNN keeps nothing loose in Pyro's store
+        own = not state["store"] or isinstance(model, KeepsTensors)  # a BNN keeps nothing loose in Pyro's store
         if _is_known(guide) and own:
             posterior._fill(None)
         return posterior
@@ -580,12 +582,11 @@ class Posterior:
         self._pending = None
 
     def _put(self, state: dict[str, dict[str, Tensor]]) -> None:
-        if hasattr(self.model, "kept_tensors") and isinstance(self.model, nn.Module):
-            kept = cast(Any, self.model).kept_tensors()
+        if isinstance(self.model, KeepsTensors) and isinstance(self.model, nn.Module):
+            kept = self.model.kept_tensors()
             initial = {name: t for name, t in self.model.state_dict().items() if name not in kept}
             state["model"] = {**initial, **state["model"]}
-        if hasattr(self.guide, "upgraded"):
-            state["guide"] = self.guide.upgraded(state["guide"])
+        state["guide"] = contract_of(self.guide).upgraded(state["guide"])
         for part, program in (("model", self.model), ("guide", self.guide)):
             if isinstance(program, nn.Module):
                 _check_names(part, set(program.state_dict()), set(state[part]))
@@ -655,7 +656,12 @@ def _forget(prefix: str) -> None:
 
 def _is_known(guide: Any) -> bool:
     """Whether a guide has seen its model, so that it has its tensors."""
-    return getattr(guide, "prototype_trace", None) is not None and is_serial(f"{_serial_name(guide)}.")
+    return (
+        isinstance(guide, Guide)
+        and guide.is_built
+        and isinstance(guide, nn.Module)
+        and is_serial(f"{_serial_name(guide)}.")
+    )
 
 
 def _serial_name(guide: Any) -> str:
@@ -686,7 +692,7 @@ def _under_new_keys(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _described(guide: Any) -> dict[str, Any] | None:
-    spec = _spec(guide)
+    spec = contract_of(guide).spec()
     return None if spec is None else described(guide, spec)
 
 
@@ -696,8 +702,8 @@ def _spec(program: Any) -> dict[str, Any] | None:
 
 def _sites(guide: Any) -> list[str] | None:
     """Return the names of the sites that lie one after the other in a guide's flat tensors."""
-    built = hasattr(guide, "site_names") and getattr(guide, "prototype_trace", None) is not None
-    return list(guide.site_names()) if built else None
+    promised = contract_of(guide)
+    return (promised.site_names() or None) if promised.is_built else None
 
 
 def _obtain(

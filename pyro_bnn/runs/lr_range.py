@@ -9,7 +9,7 @@ import torch
 from pyro_bnn.assemble import Assembly, assemble
 from pyro_bnn.data import batches
 from pyro_bnn.data.standardise import plain
-from pyro_bnn.inference.svi import Step
+from pyro_bnn.inference.svi import MinibatchStep
 from pyro_bnn.optim import LRRange, lr_range_test, plot_lr_range
 from pyro_bnn.recipe import Recipe, find_recipe
 
@@ -43,7 +43,7 @@ def lr_range(
     optim = parts.optimizer(parts.guide)
     data = parts.data.train
     size = parts.recipe.batch_size
-    step = Step(parts.model, parts.guide, optim, parts.elbo(parts.guide), len(data))
+    step = MinibatchStep(parts.model, parts.guide, optim, parts.elbo(parts.guide), len(data))
     rows = _rows(parts, size)
 
     def take_step() -> float:

@@ -22,9 +22,9 @@ import torch
 from pyro_bnn.analysis.arviz import draws_of
 from pyro_bnn.analysis.scores.evaluation import Evaluation, evaluate_rows
 from pyro_bnn.assemble import Assembly, assemble
+from pyro_bnn.common.files import write_text
 from pyro_bnn.common.machine import cpu_name
 from pyro_bnn.data import Data, load_data
-from pyro_bnn.inference.checkpoint import atomic_write
 from pyro_bnn.inference.svi import Callback
 from pyro_bnn.methods import Work
 from pyro_bnn.posterior import Posterior
@@ -63,11 +63,6 @@ class Run:
     results: dict[str, Any]
     history: list[dict[str, Any]] = field(default_factory=list)
     finished: bool = True
-
-
-def _write(path: Path, text: str) -> None:
-    with atomic_write(path) as file:
-        file.write(text.encode())
 
 
 def _held_recipe(path: Path) -> Recipe | None:
@@ -153,7 +148,7 @@ def train(
     }
     if path is not None:
         posterior.save(path)
-        _write(path / "results.json", json.dumps(results, indent=2))
+        write_text(path / "results.json", json.dumps(results, indent=2))
         if report:
             _write_outputs(path, parts.data, posterior, outcome.history, results, evaluation)
     return Run(path, settled, posterior, results, outcome.history)

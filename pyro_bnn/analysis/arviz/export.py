@@ -45,7 +45,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pyro_bnn.analysis.scores.prior_check import PriorGuide
-from pyro_bnn.analysis.scores.signal_to_noise import decks_of, draw_sites, latent_values, moves_model, restart
+from pyro_bnn.analysis.scores.signal_to_noise import draw_sites, latent_values
+from pyro_bnn.common.contract import Wrapper, contract_of
 from pyro_bnn.common.modules import evaluation_mode
 from pyro_bnn.data.checks import check_finite
 from pyro_bnn.data.standardise import plain, standardiser_of
@@ -121,13 +122,8 @@ _POINTS = ("map", "ml", "point")
 
 def posterior_kind(posterior: Posterior) -> str:
     """Return what kind of draws a posterior gives: its guide's `kind`, else that of its recipe, else svi."""
-    guide = posterior.guide
-    kind = getattr(guide, "kind", None)
-    if isinstance(kind, str):
-        return kind
-    if type(guide).__name__ == "AutoDelta":
-        return "map"
-    return str(posterior.info.get("method", "svi"))
+    kind = contract_of(posterior.guide).kind
+    return str(posterior.info.get("method", "svi")) if kind is None else kind
 
 
 def draws_of(posterior: Posterior, num_samples: int) -> int:
@@ -310,7 +306,7 @@ def _store(path: str | Path | None) -> _Store:
 
 
 @final
-class _Recorder(nn.Module):
+class _Recorder(nn.Module, Wrapper):
     """A guide that remembers the sites of its last draw."""
 
     def __init__(self, guide: Callable[..., Any]) -> None:
@@ -322,15 +318,6 @@ class _Recorder(nn.Module):
         trace = poutine.trace(self.guide).get_trace(*args, **kwargs)
         self.last = latent_values(trace)
         return trace.nodes["_RETURN"]["value"]
-
-    def restart(self) -> None:
-        restart(self.guide)
-
-    def decks(self) -> list[Any]:
-        return decks_of(self.guide)
-
-    def moves_model(self) -> bool:
-        return moves_model(self.guide)
 
 
 @final
@@ -523,9 +510,10 @@ def _plan(
 
 def _lead(guide: Any, num_samples: int) -> tuple[int, int]:
     """How many chains and draws: those that a sampler stored, else one chain of as many as are asked for."""
-    if hasattr(guide, "by_site"):
-        stored = next(iter(guide.by_site().values()))
-        return int(stored.shape[0]), int(stored.shape[1])
+    stored = contract_of(guide).by_site()
+    if stored is not None:
+        chains, draws = next(iter(stored.values())).shape[:2]
+        return int(chains), int(draws)
     return 1, num_samples
 
 
@@ -699,10 +687,12 @@ class _Places:
         self.lead = lead
         self.next = 0
         self.stored: Tensor | None = None
-        if hasattr(guide, "by_site"):
-            restart(guide)
-            self.names = sorted(guide.by_site())
-            self.stored = self._features({n: v.flatten(0, 1) for n, v in guide.by_site().items()}, 1)  # (C S, F)
+        promised = contract_of(guide)
+        stored = promised.by_site()
+        if stored is not None:
+            promised.restart()
+            self.names = sorted(stored)
+            self.stored = self._features({n: v.flatten(0, 1) for n, v in stored.items()}, 1)  # (C S, F)
             self.free = torch.ones(len(self.stored), dtype=torch.bool)
 
     def of(self, values: Mapping[str, Tensor]) -> tuple[int, int]:

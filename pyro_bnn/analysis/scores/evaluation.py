@@ -19,6 +19,7 @@ from pyro_bnn.analysis.scores.metrics import (
     ece,
     regression_table,
 )
+from pyro_bnn.common.contract import contract_of
 from pyro_bnn.data.arrays import number_of_rows
 from pyro_bnn.data.checks import check_finite
 from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, check_normal
@@ -150,8 +151,8 @@ def evaluate_rows(
         raise ValueError(f"x has {rows} rows and y has {len(y)}: pass one label per row")
     options: Any = {"chunk": chunk, "standardised": standardised}
     point = None
-    if hasattr(posterior.guide, "median"):
-        with suppress(NotImplementedError):  # some of Pyro's guides name a median and have none
+    if contract_of(posterior.guide).has_median:
+        with suppress(NotImplementedError):  # some of Pyro's guides name one and have none
             point = next(posterior.stream(x, 1, plug_in=True, **options))
     draws = posterior.stream(x, num_samples, seed=seed, **options)
     if not y.is_floating_point():

@@ -35,6 +35,8 @@ from typing import Literal, cast, final
 import torch
 from torch import Tensor
 
+from pyro_bnn.common.moments import Welford
+
 __all__ = [
     "ClassificationAccumulator",
     "PredictiveAccumulator",
@@ -362,8 +364,7 @@ class RegressionAccumulator:
         self._single = _Moments()
         self._log_sum = torch.empty(0)
         self._cdf = torch.zeros_like(self.y)
-        self._mean = torch.zeros_like(self.y)
-        self._spread = torch.zeros_like(self.y)  # sum over draws of (m - running mean)^2, by Welford
+        self._means = Welford(torch.zeros_like(self.y))
         self._noise = torch.zeros_like(self.y)  # sum over draws of sd^2
 
     def update(self, mean: Tensor, sd: Tensor) -> None:
@@ -379,9 +380,7 @@ class RegressionAccumulator:
         density = _log_density(mean, sd, self.y)
         self._log_sum = density if self.num_draws == 1 else torch.logaddexp(self._log_sum, density)
         self._cdf += _cdf(mean, sd, self.y)
-        delta = mean - self._mean
-        self._mean += delta / self.num_draws
-        self._spread += delta * (mean - self._mean)
+        self._means.update(mean)
         self._noise += sd.square()
         self._single.update(_gaussian_metrics(mean, sd, self.y, self.levels))
 
@@ -389,7 +388,7 @@ class RegressionAccumulator:
     def mean(self) -> Tensor:
         """Mean of the mixture, in y's shape."""
         self._counted()
-        return self._mean
+        return self._means.mean
 
     @property
     def aleatoric(self) -> Tensor:
@@ -399,7 +398,8 @@ class RegressionAccumulator:
     @property
     def epistemic(self) -> Tensor:
         """Variance over draws of the mean, in y's shape."""
-        return self._spread / self._counted()
+        self._counted()
+        return self._means.variance()
 
     @property
     def sd(self) -> Tensor:
@@ -517,28 +517,18 @@ class _Moments:
     """Mean and sample standard deviation over draws of a dictionary of numbers, by Welford's recursion."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.mean: dict[str, float] = {}
-        self.square: dict[str, float] = {}
+        self.sums: dict[str, Welford[float]] = {}
 
     def update(self, values: dict[str, float]) -> None:
-        self.count += 1
         for name, value in values.items():
-            if math.isinf(value) or math.isinf(self.mean.get(name, 0.0)):  # one infinite draw: so are mean and spread
-                self.mean[name] = self.mean.get(name, 0.0) + value
-                self.square[name] = math.inf
-                continue
-            delta = value - self.mean.get(name, 0.0)
-            self.mean[name] = self.mean.get(name, 0.0) + delta / self.count
-            self.square[name] = self.square.get(name, 0.0) + delta * (value - self.mean[name])
+            self.sums.setdefault(name, Welford()).update(value)
 
     def results(self) -> dict[str, float]:
-        if self.count == 0:
+        if not self.sums:
             raise ValueError("no draw has been added; call update(...) at least once")
-        if self.count == 1:
-            return dict(self.mean)
-        sds = {f"{name}_sd": math.sqrt(square / (self.count - 1)) for name, square in self.square.items()}
-        return {**self.mean, **sds}
+        means = {name: sums.mean for name, sums in self.sums.items()}
+        several = {name: sums for name, sums in self.sums.items() if sums.count > 1}
+        return {**means, **{f"{name}_sd": math.sqrt(sums.variance(1)) for name, sums in several.items()}}
 
 
 def _binned_gap(p: Tensor, correct: Tensor, bins: int) -> float:

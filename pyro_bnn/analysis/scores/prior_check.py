@@ -20,6 +20,8 @@ from torch import Tensor
 
 from pyro_bnn.analysis.scores.intervals import pit
 from pyro_bnn.analysis.scores.metrics import PredictiveAccumulator
+from pyro_bnn.common.contract import Guide
+from pyro_bnn.common.sites import is_subsample
 from pyro_bnn.inference.predictive import RealDraw
 from pyro_bnn.posterior import Posterior
 
@@ -27,7 +29,7 @@ __all__ = ["PriorCheck", "PriorGuide", "prior_posterior", "prior_predictive_chec
 
 
 @final
-class PriorGuide:
+class PriorGuide(Guide):
     """The latent part of a model as a guide: its draws are the prior's, and `Posterior` takes it like any other."""
 
     kind = "prior"
@@ -35,6 +37,10 @@ class PriorGuide:
     def __init__(self, model: Callable[..., Any], latents: Container[str] | None = None) -> None:
         self.model = model
         self.latents = latents  # None: all sites but the one called obs
+
+    def spec(self) -> dict[str, Any] | None:
+        """Return None: a prior is not saved as a posterior."""
+        return None
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Sample every latent site from its prior."""
@@ -50,8 +56,7 @@ class PriorGuide:
 
 
 def _not_latent(site: Any) -> bool:
-    subsample = type(site["fn"]).__name__ == "_Subsample"
-    return bool(site["type"] != "sample" or site["is_observed"] or site["name"] == "obs" or subsample)
+    return site["type"] != "sample" or site["is_observed"] or site["name"] == "obs" or is_subsample(site)
 
 
 def prior_posterior(posterior: Posterior) -> Posterior:
