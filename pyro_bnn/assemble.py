@@ -45,6 +45,7 @@ from pyro_bnn.optim import OPTIMIZERS, SCHEDULES, PerSite, TorchOptim, TwinPlate
 from pyro_bnn.penalties import L1, L2, GroupLasso, UsualPenaltyPrior
 from pyro_bnn.posterior.rebuild import build_guide, build_model, build_prior
 from pyro_bnn.recipe import Recipe, recipe_names
+from pyro_bnn.registry import BUILT_IN, look_up
 
 __all__ = ["Assembly", "assemble", "build_guide", "build_model", "build_prior", "catalogue", "resolve"]
 
@@ -100,11 +101,7 @@ PENALTIES: dict[str, Callable[..., Any]] = {"L2": L2, "L1": L1, "GroupLasso": Gr
 
 
 LIKELIHOODS: dict[str, type[likelihoods.Likelihood]] = {
-    "categorical": likelihoods.Categorical,
-    "bernoulli": likelihoods.Bernoulli,
-    "gaussian": likelihoods.Gaussian,
-    "learned_gaussian": likelihoods.LearnedGaussian,
-    "heteroscedastic_gaussian": likelihoods.HeteroscedasticGaussian,
+    name: look_up("likelihoods", name) for name in BUILT_IN["likelihoods"]
 }
 
 
@@ -192,11 +189,14 @@ def resolve(recipe: Recipe, data: Data) -> Recipe:
     likelihood = dict(recipe.likelihood)
     if likelihood["name"] == "auto":
         likelihood["name"] = "categorical" if data.task == "classification" else "learned_gaussian"
+    law: likelihoods.Likelihood = _construct("likelihood", likelihood, LIKELIHOODS)
+    if (law.task == "classification") != (data.task == "classification"):
+        raise ValueError(
+            f"likelihood {likelihood['name']!r} is for {law.task} and data {data.name!r} are for {data.task}: choose "
+            "another likelihood, or say with data_args.task what the targets are"
+        )
     args = sizes(data)
-    if likelihood["name"] == "heteroscedastic_gaussian" and "out_features" in args:
-        args["out_features"] *= 2
-    if likelihood["name"] == "bernoulli" and "out_features" in args:
-        args["out_features"] = 1
+    args.update({key: law.outputs(args[key]) for key in ("out_features", "num_classes") if key in args})
     return recipe.changed({"model_args": {**args, **recipe.model_args}, "likelihood": likelihood})
 
 
@@ -262,9 +262,16 @@ def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
     elbo = _estimator(recipe)
     layers = _layers(recipe)
     kl = from_spec(recipe.kl) * tempered(recipe.eta)
+    chosen = LIKELIHOODS.get(recipe.likelihood["name"])
+    unit = {"standardise": "x"} if chosen is not None and chosen.task == "counts" else {}  # counts stay counts
     data = load_data(
-        recipe.data, root=data_root, val_fraction=recipe.val_fraction, seed=recipe.seed, **recipe.data_args
+        recipe.data, root=data_root, val_fraction=recipe.val_fraction, seed=recipe.seed, **{**unit, **recipe.data_args}
     )
+    if unit and data.y_standardiser is not None:
+        raise ValueError(
+            f"data_args.standardise={recipe.data_args['standardise']!r} standardises the targets, and counts are never "
+            "standardised: leave it out, or pass 'x' or False"
+        )
     if recipe.batch_size > len(data.train):
         raise ValueError(
             f"batch_size={recipe.batch_size} is more than the {len(data.train)} training rows of {data.name!r}: "
