@@ -16,10 +16,10 @@ from pyro_bnn.analysis.scores.laws import Scorer
 from pyro_bnn.analysis.scores.metrics import (
     ClassificationAccumulator,
     RegressionAccumulator,
+    Scored,
     bootstrap_interval,
     classification_table,
     ece,
-    Scored,
     held,
     regression_table,
 )
@@ -214,6 +214,8 @@ def _said(draw: Draw, scorer: Scorer) -> tuple[Tensor, Tensor, Scored | None]:
         raise ValueError("the targets are numbers but the model predicts classes: pass integer labels")
     shape = scorer.y.shape
     if draw.mean.numel() != scorer.y.numel():
-        raise ValueError(f"y has shape {tuple(shape)} and the model predicts {tuple(draw.mean.shape)}: pass those targets")
+        raise ValueError(
+            f"y has shape {tuple(shape)} and the model predicts {tuple(draw.mean.shape)}: pass those targets"
+        )
     mean, sd = draw.mean.cpu().reshape(shape), draw.sd.cpu().reshape(shape)
     return mean, sd, scorer.of(draw) if draw.laws else None

@@ -132,7 +132,9 @@ def _summed(law: Distribution, y: Tensor) -> Tensor | None:
     total = torch.zeros_like(y)
     for k in range(int(least), int(y.max()) + 1):
         here = torch.full_like(y, k)
-        p = torch.where(laws_of.inside(law, here), law.log_prob(torch.where(laws_of.inside(law, here), here, y)), -torch.inf)
+        p = torch.where(
+            laws_of.inside(law, here), law.log_prob(torch.where(laws_of.inside(law, here), here, y)), -torch.inf
+        )
         total += torch.where(y >= k, p.exp(), 0.0)
     return total
 
