@@ -103,7 +103,8 @@ def load_data(
     :param val_fraction: share of train, in [0, 1), that becomes the validation split; by class for classification.
     :param seed: chooses the rows of the validation split and of `train_size` and `test_size`.
     :param standardise: fit on train and apply to all; "x" leaves the targets (counts) as they are; False leaves all
-        values as they are (uint8 images: in [0, 1]); a `Standardiser` is applied to x instead of a fitted one (out-of-distribution data on the in-distribution scale).
+        values as they are (uint8 images: in [0, 1]); a `Standardiser` is applied to x instead of a fitted one
+        (out-of-distribution data on the in-distribution scale).
     :param split: which of its train/test splits, for a file that stores several; default the first. Of a
         table, the seed of the test rows.
     :param task: "classification" or "regression", where the file leaves it open.

@@ -1,5 +1,5 @@
 """
-The law of an observation, p(y | x, w) of one weight sample: its density, samples and units, whatever distribution it is.
+The law of an observation, p(y | x, w) of one weight sample: density, samples and units of any distribution.
 
 A law has batch and event dimensions (N,) or (N, D). What is asked here is answered by its distribution alone:
 
@@ -106,6 +106,8 @@ def _wide(value: T) -> T:
     if isinstance(value, Tensor):
         here = value.detach().cpu()
         return cast(T, here.double() if here.is_floating_point() else here)
+    if isinstance(value, transforms._InverseTransform):
+        return cast(T, _wide(value.inv).inv)
     if isinstance(value, (Distribution, transforms.Transform)):
         other = copy.copy(value)
         for name, held in list(vars(other).items()):
@@ -113,9 +115,12 @@ def _wide(value: T) -> T:
         if isinstance(other, transforms.Transform):
             other._cached_x_y = None, None
         return cast(T, other)
-    if type(value) in (list, tuple):
-        return cast(T, type(value)(_wide(part) for part in cast(Any, value)))
-    return value
+    kept: Any = value
+    if type(kept) is list:
+        kept = [_wide(part) for part in kept]
+    elif type(kept) is tuple:
+        kept = tuple(_wide(part) for part in kept)
+    return cast(T, kept)
 
 
 def _dtype(law: Distribution) -> torch.dtype | None:
@@ -159,8 +164,8 @@ def check_values(law: Distribution, y: Tensor) -> None:
     if bool(outside.any()):
         row = int(outside.nonzero()[0])
         raise ValueError(
-            f"y[{row}]={y[row].tolist()} is no value of {name_of(law)}, which takes {support}: pass counts as they were "
-            "counted, not standardised"
+            f"y[{row}]={y[row].tolist()} is no value of {name_of(law)}, which takes {support}: pass counts as they "
+            "were counted, not standardised"
         )
 
 
@@ -193,7 +198,7 @@ def log_prob(law: Distribution, y: Tensor, *, wide: bool = False) -> Tensor:
 def samples(law: Distribution, randomness: OwnRandomness, number: int | None = None) -> Tensor:
     """Return an observation of all rows, (N,) or (N, D), or a number of them, (R, N, ...)."""
     with randomness.turn(), torch.no_grad():
-        return cast(Tensor, law.sample() if number is None else law.sample((number,)))
+        return law.sample() if number is None else law.sample(torch.Size([number]))
 
 
 def moments(law: Any) -> tuple[Tensor, Tensor]:

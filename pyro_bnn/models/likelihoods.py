@@ -307,8 +307,10 @@ class StudentT(Likelihood):
 
     def parameters(self) -> dict[str, tuple[float, constraints.Constraint]]:
         """Return the scale, and the degrees of freedom where they are learned."""
-        scale = {"scale": (self.init_scale, constraints.positive)}
-        return {**scale, "df": (self.df, constraints.greater_than(_LEAST_DF))} if self.learn_df else scale
+        learned: dict[str, tuple[float, constraints.Constraint]] = {"scale": (self.init_scale, constraints.positive)}
+        if self.learn_df:
+            learned["df"] = (self.df, constraints.greater_than(_LEAST_DF))
+        return learned
 
     def distribution(self, output: Tensor, parameters: Mapping[str, Tensor] = _NO_PARAMETERS) -> Distribution:
         """Return t(df, output, scale), independent over the D targets."""

@@ -44,13 +44,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from pyro_bnn.analysis.scores.laws import sampled
 from pyro_bnn.analysis.scores.prior_check import PriorGuide
 from pyro_bnn.analysis.scores.signal_to_noise import decks_of, draw_sites, latent_values, moves_model, restart
 from pyro_bnn.common.modules import evaluation_mode
-from pyro_bnn.common.turns import OwnRandomness
 from pyro_bnn.data.checks import check_finite
 from pyro_bnn.data.standardise import plain, standardiser_of
-from pyro_bnn.inference.laws import check_values, is_discrete, log_prob, samples, shape_of
+from pyro_bnn.inference.laws import check_values, is_discrete, log_prob, shape_of
 from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, observation_log_prob
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.version import __version__
@@ -429,12 +429,11 @@ def _sampled(draw: Draw, generator: torch.Generator) -> NDArray[Any]:
     if isinstance(draw, ClassDraw):
         p = draw.log_probs.exp().cpu()
         return torch.multinomial(p, 1, generator=generator)[:, 0].numpy()
-    if draw.laws:
-        seeded = OwnRandomness(int(torch.randint(2**62, (), generator=generator)))
-        drawn = torch.cat([samples(law, seeded).cpu() for law in draw.laws]).reshape(draw.mean.shape)
+    drawn = sampled(draw, generator)
+    if draw.laws and is_discrete(draw.laws[0]):
         # what is beyond any count, as draws of a wide prior may be, is kept from turning negative
-        return drawn.double().clamp(max=2.0**62).long().numpy() if is_discrete(draw.laws[0]) else _numpy(drawn)
-    return _numpy(draw.mean.cpu() + draw.sd.cpu() * torch.randn(draw.mean.shape, generator=generator))
+        return drawn.double().clamp(max=2.0**62).long().numpy()
+    return _numpy(drawn)
 
 
 def _log_prior(model: Callable[..., Any], x: Tensor, values: Mapping[str, Tensor]) -> float:

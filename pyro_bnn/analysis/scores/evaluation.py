@@ -7,7 +7,6 @@ curve needs beside it. Memory does not grow with the number of draws.
 
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, TypeAlias, final
 
 from torch import Tensor
@@ -23,7 +22,7 @@ from pyro_bnn.analysis.scores.metrics import (
     held,
     regression_table,
 )
-from pyro_bnn.data.arrays import as_inputs, number_of_rows
+from pyro_bnn.data.arrays import as_inputs, first_rows, number_of_rows
 from pyro_bnn.data.checks import check_finite
 from pyro_bnn.inference.laws import is_discrete
 from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw
@@ -168,9 +167,9 @@ def evaluate_rows(
         with suppress(NotImplementedError):  # some of Pyro's guides name a median and have none
             point = next(posterior.stream(x, 1, plug_in=True, **options))
     draws = posterior.stream(x, num_samples, seed=seed, **options)
-    first = next(draws)
-    draws = chain([first], draws)
-    if not (y.is_floating_point() or _takes_counts(first)):
+    if not y.is_floating_point() and not _takes_counts(
+        point or next(posterior.stream(first_rows(x), 1, seed=seed, **options))
+    ):
         labels = y.long().cpu()
         classes = ClassificationAccumulator(labels)
         for draw in draws:

@@ -9,8 +9,8 @@ F(y) = P(Y <= y) and F(y-) = P(Y < y) of each element of y (N,) or (N, D), in fl
     binomial                F(k) = I_{1-p}(n - k, k + 1)
     multivariate Normals    their marginals
     monotone transforms     F of the base at the value turned back, 1 - F where the transform falls
-    other laws              their own `cdf`; of counts the sum of their probabilities up to y <= 1000; and where there is
-                            neither, the share among 1000 samples of each draw, from a fixed seed
+    other laws              their own `cdf`; of counts the sum of their probabilities up to y <= 1000; and where there
+                            is neither, the share among 1000 samples of each draw, from a fixed seed
 
 Counts have F(y-) = F(y - 1).
 """
@@ -29,7 +29,7 @@ from pyro_bnn.common.turns import OwnRandomness
 from pyro_bnn.inference import laws as laws_of
 from pyro_bnn.inference.predictive import RealDraw
 
-__all__ = ["Scorer", "cdf", "mixture_quantile_of_laws"]
+__all__ = ["Scorer", "cdf", "mixture_quantile_of_laws", "sampled"]
 
 _SAMPLES = 1000
 _SAMPLES_AT_ONCE = 50
@@ -132,11 +132,17 @@ def _summed(law: Distribution, y: Tensor) -> Tensor | None:
     total = torch.zeros_like(y)
     for k in range(int(least), int(y.max()) + 1):
         here = torch.full_like(y, k)
-        p = torch.where(
-            laws_of.inside(law, here), law.log_prob(torch.where(laws_of.inside(law, here), here, y)), -torch.inf
-        )
-        total += torch.where(y >= k, p.exp(), 0.0)
+        fits = laws_of.inside(law, here)
+        total += torch.where(fits & (y >= k), law.log_prob(torch.where(fits, here, y)).exp(), 0.0)
     return total
+
+
+def sampled(draw: RealDraw, generator: torch.Generator) -> Tensor:
+    """Return one target for every row, drawn from a draw's law, in the shape of its mean."""
+    if not draw.laws:
+        return draw.mean.cpu() + draw.sd.cpu() * torch.randn(draw.mean.shape, generator=generator)
+    seeded = OwnRandomness(int(torch.randint(2**62, (), generator=generator)))
+    return torch.cat([laws_of.samples(law, seeded).cpu() for law in draw.laws]).reshape(draw.mean.shape)
 
 
 @final
