@@ -150,7 +150,7 @@ class Scorer:
     """What draw after draw says of targets y (N,) or (N, D), for laws that are not Normal."""
 
     def __init__(self, y: Tensor) -> None:
-        self.y = y.double()
+        self.y = y.detach().cpu().double()
         self._randomness = OwnRandomness(0)
 
     def of(self, draw: RealDraw) -> Scored:
