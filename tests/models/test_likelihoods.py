@@ -27,7 +27,7 @@ NO_PARAMETERS: dict[str, Tensor] = {}
 
 def normal(y: Tensor, mean: Tensor, sd: Any) -> Tensor:
     """Log N(y; mean, sd^2) summed over targets, (B,)."""
-    y, mean, sd = y.double(), mean.double(), torch.as_tensor(sd).double()
+    y, mean, sd = y.double(), mean.double(), torch.as_tensor(sd, dtype=torch.float64)
     return (-((y - mean) ** 2) / (2 * sd**2) - torch.log(sd) - 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
@@ -139,7 +139,7 @@ def test_the_contract(
     spec = likelihood.spec()
     assert type(likelihood)(**{key: value for key, value in spec.items() if key != "name"}) == likelihood
     for bad in (0, -1, 1.5):
-        with pytest.raises(ValueError, match="targets=.* from 1"):
+        with pytest.raises(ValueError, match=r"targets=.* from 1"):
             likelihood.outputs(bad)  # type: ignore[arg-type]
 
 
