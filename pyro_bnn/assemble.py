@@ -20,6 +20,7 @@ from pyro_bnn.inference.kl import KL_WEIGHTS, KLWeight, from_spec, tempered
 from pyro_bnn.inference.low_rank_elbo import TraceLowRank_ELBO
 from pyro_bnn.methods import Method, make_method
 from pyro_bnn.models import BNN
+from pyro_bnn.models.likelihoods import Likelihood
 from pyro_bnn.optim import PerSite, TorchOptim, TwinPlateau, make_schedule
 from pyro_bnn.posterior.rebuild import build_guide, build_model, build_prior, build_program
 from pyro_bnn.recipe import Recipe, recipe_names
@@ -106,12 +107,15 @@ def resolve(recipe: Recipe, data: Data) -> Recipe:
     likelihood = dict(recipe.likelihood)
     if likelihood["name"] == "auto":
         likelihood["name"] = "categorical" if data.task == "classification" else "learned_gaussian"
+    law: Likelihood = _construct("likelihoods", likelihood)
+    if (law.task == "classification") != (data.task == "classification"):
+        raise ValueError(
+            f"likelihood {likelihood['name']!r} is for {law.task} and data {data.name!r} are for {data.task}: choose "
+            "another likelihood, or say with data_args.task what the targets are"
+        )
     sized_for = getattr(look_up("models", recipe.model), "sized_for", None)
     args = {} if sized_for is None else sized_for(data.input_shape, data.num_outputs)
-    if likelihood["name"] == "heteroscedastic_gaussian" and "out_features" in args:
-        args["out_features"] *= 2
-    if likelihood["name"] == "bernoulli" and "out_features" in args:
-        args["out_features"] = 1
+    args.update({key: law.outputs(args[key]) for key in ("out_features", "num_classes") if key in args})
     return recipe.changed({"model_args": {**args, **recipe.model_args}, "likelihood": likelihood})
 
 
@@ -209,9 +213,16 @@ def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
     build_optimizer(recipe)
     layers = _layers(recipe)
     kl = from_spec(recipe.kl) * tempered(recipe.eta)
+    counts = recipe.likelihood["name"] != "auto" and look_up("likelihoods", recipe.likelihood["name"]).task == "counts"
+    unit = {"standardise": "x"} if counts else {}  # counts stay counts
     data = load_data(
-        recipe.data, root=data_root, val_fraction=recipe.val_fraction, seed=recipe.seed, **recipe.data_args
+        recipe.data, root=data_root, val_fraction=recipe.val_fraction, seed=recipe.seed, **{**unit, **recipe.data_args}
     )
+    if unit and data.y_standardiser is not None:
+        raise ValueError(
+            f"data_args.standardise={recipe.data_args['standardise']!r} standardises the targets, and counts are never "
+            "standardised: leave it out, or pass 'x' or False"
+        )
     if recipe.batch_size > len(data.train):
         raise ValueError(
             f"batch_size={recipe.batch_size} is more than the {len(data.train)} training rows of {data.name!r}: "

@@ -60,6 +60,9 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "gaussian": "pyro_bnn.models.likelihoods:Gaussian",
         "heteroscedastic_gaussian": "pyro_bnn.models.likelihoods:HeteroscedasticGaussian",
         "learned_gaussian": "pyro_bnn.models.likelihoods:LearnedGaussian",
+        "negative_binomial": "pyro_bnn.models.likelihoods:NegativeBinomial",
+        "poisson": "pyro_bnn.models.likelihoods:Poisson",
+        "student_t": "pyro_bnn.models.likelihoods:StudentT",
     },
     "guides": {
         "dropout": "pyro_bnn.guides.mc_dropout:AutoDropout",

@@ -537,6 +537,8 @@ def _drawn(law: Any) -> torch.dtype | None:
 def _check_labels(law: Any, name: str, y: Tensor) -> None:
     """Refuse labels outside the support; torch would look at those of the first batch only."""
     support = law.support
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
     bounds = [getattr(support, bound, 0) for bound in ("lower_bound", "upper_bound")]
     if not support.is_discrete or support.event_dim or any(isinstance(bound, Tensor) for bound in bounds):
         return

@@ -9,6 +9,7 @@ time; nothing here grows with S.
 """
 
 import itertools
+import warnings
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from pyro_bnn.common.sites import innermost, is_subsample
 from pyro_bnn.common.turns import OwnRandomness, in_turn
 from pyro_bnn.data.arrays import Inputs, first_rows, members, number_of_rows, pieces
 from pyro_bnn.data.standardise import plain
+from pyro_bnn.inference import laws as laws_of
 
 __all__ = [
     "ClassDraw",
@@ -134,7 +136,7 @@ def _as_draw(fn: Distribution) -> Draw:
         logits = base.logits
         positive, negative = nn.functional.logsigmoid(logits), nn.functional.logsigmoid(-logits)
         return ClassDraw(torch.stack([negative, positive], dim=-1))  # (B, 2)
-    mean, sd = fn.mean, fn.stddev
+    mean, sd = laws_of.moments(fn)
     laws = () if isinstance(base, Normal) else (fn,)
     return RealDraw(mean, sd, laws) if mean.dim() > 1 else RealDraw(mean.unsqueeze(-1), sd.unsqueeze(-1), laws)
 
@@ -280,12 +282,16 @@ def predictive_draws(
 
 
 def check_normal(draw: Draw) -> None:
-    """Refuse numbers that are not Normal where only mean and standard deviation count."""
+    """Refuse numbers that are not Normal where only mean and standard deviation count; nothing here needs it now."""
+    warnings.warn(
+        "check_normal is no longer needed: every law is scored, by observation_log_prob and Posterior.evaluate",
+        DeprecationWarning,
+        stacklevel=2,
+    )
     if isinstance(draw, RealDraw) and draw.laws:
-        law = innermost(draw.laws[0])
         raise ValueError(
-            f"the observations are {type(law).__name__}, and only Normals are scored by mean and sd: score each draw "
-            f"of Posterior.stream with pyro_bnn.inference.predictive.observation_log_prob"
+            f"the observations are {laws_of.name_of(draw.laws[0])} and no Normals: use observation_log_prob, not mean "
+            "and sd"
         )
 
 
@@ -298,10 +304,10 @@ def observation_log_prob(draw: Draw, y: Tensor, *, missing: bool = False) -> Ten
     if isinstance(draw, ClassDraw):
         return draw.log_probs.gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
     if draw.laws:
-        parts: Any = y.split([len(law.mean) for law in draw.laws])
-        return torch.cat(
-            [law.log_prob(part.reshape(law.mean.shape)) for law, part in zip(draw.laws, parts, strict=True)]
-        )
+        parts = y.split([laws_of.shape_of(law)[0] for law in draw.laws])
+        if not missing and y.is_floating_point() and bool(y.isnan().any()):
+            raise ValueError("y contains NaN: leave those rows out, or pass missing=True")
+        return torch.cat([laws_of.log_prob(law, part) for law, part in zip(draw.laws, parts, strict=True)])
     target = y.unsqueeze(-1) if y.dim() == 1 else y
     known = ~target.isnan() if missing else torch.ones_like(target, dtype=torch.bool)
     fn: Any = Normal(draw.mean, draw.sd)

@@ -28,8 +28,9 @@ from safetensors.torch import save as safetensors_save
 from torch import Tensor, nn
 
 from pyro_bnn.analysis.scores.metrics import (
+    MixtureMoments,
     PredictiveAccumulator,
-    RegressionAccumulator,
+    check_moments,
 )
 from pyro_bnn.common.contract import Guide, contract_of
 from pyro_bnn.common.files import atomic_write
@@ -46,6 +47,7 @@ from pyro_bnn.inference.checkpoint import (
     store_with,
 )
 from pyro_bnn.inference.fitted import Fitted, fitted_of, leave_fitted
+from pyro_bnn.inference.laws import in_units
 from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, guide_trace, predictive_draws
 from pyro_bnn.posterior import rebuild
 from pyro_bnn.posterior.compact import decode, encode
@@ -268,7 +270,7 @@ class Posterior:
         :param standardised: whether x is on the model's scale already; default what x says, and raw if it does not.
         """
         probabilities: Tensor | None = None
-        numbers: RegressionAccumulator | None = None
+        numbers: MixtureMoments | None = None
         for draw in self.stream(x, num_samples, chunk=chunk, seed=seed, standardised=standardised):
             if isinstance(draw, ClassDraw):
                 p = draw.log_probs.exp()  # (N, K)
@@ -342,7 +344,7 @@ class Posterior:
     ) -> Uncertainty:
         """Return total, aleatoric and epistemic uncertainty of every row; variances in raw units."""
         classes = PredictiveAccumulator()
-        numbers: RegressionAccumulator | None = None
+        numbers: MixtureMoments | None = None
         for draw in self.stream(x, num_samples, chunk=chunk, seed=seed, standardised=standardised):
             if isinstance(draw, ClassDraw):
                 classes.update(draw.log_probs)
@@ -429,7 +431,8 @@ class Posterior:
         scale = self._scale("y_standardiser")
         if scale is None:
             return RealDraw(mean, sd, draw.laws)
-        return RealDraw(scale.invert(mean), scale.invert_sd(sd), draw.laws)
+        laws = tuple(in_units(law, scale) for law in draw.laws)
+        return RealDraw(scale.invert(mean), scale.invert_sd(sd), laws)
 
     def to_arviz(self, x: Any, y: Any = None, num_samples: int = 200, **options: Any) -> Any:
         """
@@ -630,10 +633,10 @@ def _other_shape(x: Tensor, shape: Any) -> ValueError:
     )
 
 
-def _add(draw: RealDraw, numbers: RegressionAccumulator | None) -> RegressionAccumulator:
+def _add(draw: RealDraw, numbers: MixtureMoments | None) -> MixtureMoments:
     """Add a draw of numbers to those before it."""
-    if numbers is None:
-        numbers = RegressionAccumulator(torch.zeros_like(draw.mean))
+    numbers = MixtureMoments(draw.mean.shape, draw.mean.device) if numbers is None else numbers
+    check_moments(draw.mean, draw.sd, any_law=bool(draw.laws))
     numbers.update(draw.mean, draw.sd)
     return numbers
 

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from pyro_bnn.analysis.scores.intervals import pit
-from pyro_bnn.analysis.scores.metrics import PredictiveAccumulator
+from pyro_bnn.analysis.scores.laws import Scorer
+from pyro_bnn.analysis.scores.metrics import PredictiveAccumulator, Scored, randomised_pit
 from pyro_bnn.common.contract import Guide
 from pyro_bnn.common.sites import is_subsample
 from pyro_bnn.inference.predictive import RealDraw
@@ -115,11 +116,16 @@ def prior_predictive_check(
     """
     prior = prior_posterior(model) if isinstance(model, Posterior) else Posterior(model, PriorGuide(model))
     confidences, means, sds = [], [], []
+    scorer: Scorer | None = None
+    scored: list[Scored] = []
     predictive, shares = PredictiveAccumulator(), torch.zeros(0)
     for draw in prior.stream(x, num_samples, seed=seed):
         if isinstance(draw, RealDraw):
             means.append(draw.mean.cpu())
             sds.append(draw.sd.cpu())
+            if y is not None and draw.laws:
+                scorer = Scorer(prior.raw_targets(y)) if scorer is None else scorer
+                scored.append(scorer.of(draw))
             continue
         top, guess = draw.log_probs.cpu().max(1)
         confidences.append(float(top.exp().mean()))
@@ -139,5 +145,11 @@ def prior_predictive_check(
         num_samples,
         mean_sd=float(spread.sqrt().mean()),
         data_sd=float((spread + sd.double().square().mean(0)).sqrt().mean()),
-        pit=None if y is None else pit(mean, sd, prior.raw_targets(y)),
+        pit=_randomised(scored) if scored else None if y is None else pit(mean, sd, prior.raw_targets(y)),
     )
+
+
+def _randomised(scored: list[Scored]) -> Tensor:
+    """Return the probability integral transform of the mixture, randomised for counts."""
+    cdf, below = (torch.stack(parts).mean(0) for parts in ([s.cdf for s in scored], [s.below for s in scored]))
+    return randomised_pit(Scored(scored[0].log_density, cdf, below))
