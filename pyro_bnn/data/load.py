@@ -110,6 +110,11 @@ def load_data(
     :param train_size: train on so many rows only (before validation is taken out), classes equally often.
     :param test_size: likewise for test.
     :param download: whether torchvision may download what is not there.
+
+    >>> from pyro_bnn.data import load_data
+    >>> digits = load_data("mnist-mini", val_fraction=0.1)
+    >>> len(digits.train), len(digits.val), len(digits.test), digits.input_shape, digits.num_classes
+    (4500, 500, 1000, (1, 28, 28), 10)
     """
     if not isinstance(val_fraction, (int, float)) or not 0 <= val_fraction < 1:
         raise ValueError(f"val_fraction is {val_fraction}; give a share of the training rows in [0, 1), such as 0.1")

@@ -39,5 +39,9 @@ def load(
     :param model: the program, for a posterior of a hand-written one.
     :param guide: likewise the guide, if it is hand-written too.
     :param trust: packages whose modules may be imported for a network, prior, likelihood or guide of your own.
+
+    >>> import pyro_bnn as pb
+    >>> pb.load("lenet5-mnist-mini").info["data"]
+    'mnist-mini'
     """
     return Posterior.load(posterior_folder(path), model, guide, trust=trust)
