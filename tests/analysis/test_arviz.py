@@ -278,7 +278,7 @@ def test_a_million_weights_export_in_the_memory_of_a_few_draws(tmp_path, what):
 def test_exports_too_large_for_memory_ask_for_a_file(make_classifier, monkeypatch):
     case = make_classifier()
     size = export_bytes(case.posterior, case.x, 100)
-    monkeypatch.setattr("pyro_bnn.analysis.arviz.MAX_BYTES", size // 2)
+    monkeypatch.setattr("pyro_bnn.analysis.arviz.export.MAX_BYTES", size // 2)
     with pytest.raises(ValueError, match=r"pass path='export.nc'"):
         case.posterior.to_arviz(case.x, case.y, 100)
 
