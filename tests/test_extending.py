@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,14 +48,19 @@ REGISTERED = [
 """(kind, name, module) of everything that a file of the page registers."""
 
 _TABLES = "recipes look names up in tables of their own and not in the registry"
+_OF_ITS_OWN = ("my-file.toml", "my-program.toml", "my-method.toml")
 NOT_YET: dict[str, str] = {
-    **dict.fromkeys(
-        [file for _, file in RECIPES if file not in ("my-file.toml", "my-program.toml", "my-method.toml")], _TABLES
-    ),
+    **{file: _TABLES for _, file in RECIPES if file not in _OF_ITS_OWN},
     "my-program.toml": "recipes have no key 'program'",
     "my-method.toml": "recipes have no key 'method'",
+    "methods": "pyro_bnn.methods has no Method",
 }
-"""Recipes that do not train yet, and why."""
+"""What does not work yet, recipes and kinds, and why."""
+
+
+def marked(row: tuple[str, ...], key: str) -> Any:
+    """Return a row of parameters; what does not work yet fails, and turns red when it does not."""
+    return pytest.param(*row, marks=pytest.mark.xfail(strict=True, reason=NOT_YET[key]) if key in NOT_YET else ())
 
 
 @pytest.fixture
@@ -98,13 +104,7 @@ def test_python_of_the_page(title: str, package: Path) -> None:
         exec(compile(body, f"{PAGE}: {title}", "exec"), {"__name__": "__main__"})
 
 
-@pytest.mark.parametrize(
-    ("title", "file"),
-    [
-        pytest.param(*row, marks=pytest.mark.xfail(strict=True, reason=NOT_YET[row[1]]) if row[1] in NOT_YET else ())
-        for row in RECIPES
-    ],
-)
+@pytest.mark.parametrize(("title", "file"), [marked(row, row[1]) for row in RECIPES])
 def test_recipes_of_the_page(title: str, file: str, package: Path) -> None:
     for body in PYTHON[title]:
         if "savez" in body:  # the recipe's data
@@ -120,7 +120,7 @@ def test_recipes_of_the_page(title: str, file: str, package: Path) -> None:
         assert again.mean.shape == (len(x),)
 
 
-@pytest.mark.parametrize(("kind", "name", "module"), REGISTERED)
+@pytest.mark.parametrize(("kind", "name", "module"), [marked(row, row[0]) for row in REGISTERED])
 def test_registered_names_of_the_page(kind: str, name: str, module: str, package: Path) -> None:
     importlib.import_module(module)
     assert name in names(kind)
