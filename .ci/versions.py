@@ -4,7 +4,8 @@ Run a subset of the tests in an environment of its own, on the versions that pyp
     minima      the oldest Python with every requirement at exactly the version it starts from
     newest      the newest Python with whatever its installer chooses
 
-The environment is made once, and again when pyproject.toml has changed: `python .ci/versions.py minima --python python3.10`.
+The environment is made once, and again when pyproject.toml has changed:
+`python .ci/versions.py minima --python python3.10`.
 """
 
 import argparse
