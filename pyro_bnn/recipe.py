@@ -93,7 +93,7 @@ class OptimRecipe(BaseModel):
 class Recipe(BaseModel):
     """One training: what, on which data, how, and how long."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
     name: str = "custom"
     description: str = ""
@@ -310,7 +310,13 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(name: "str | Path | Recipe") -> Recipe:
-    """Return a recipe by its name in the catalogue, from a .toml file, or as it is."""
+    """
+    Return a recipe by its name in the catalogue, from a .toml file, or as it is.
+
+    >>> recipe = find_recipe("lenet5-mnist-mini").changed({"epochs": 3, "optim.loc.lr": 1e-3})
+    >>> recipe.model, recipe.epochs, recipe.optim.loc
+    ('lenet5', 3, {'name': 'adam', 'lr': 0.001})
+    """
     if isinstance(name, Recipe):
         return name
     if str(name).endswith(".toml"):

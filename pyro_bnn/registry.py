@@ -140,6 +140,13 @@ def register(kind: str, name: str) -> Callable[[T], T]:
     Give a class or function a name that recipes can use: `@register("models", "my_net")`.
 
     A name that is taken is refused, unless by what is registered again (a cell of a notebook that is run twice).
+
+    >>> from torch import nn
+    >>> @register("models", "two_layers")
+    ... def two_layers(in_features: int, out_features: int) -> nn.Module:
+    ...     return nn.Sequential(nn.Linear(in_features, 9), nn.Tanh(), nn.Linear(9, out_features))
+    >>> "two_layers" in names("models"), look_up("models", "two_layers") is two_layers
+    (True, True)
     """
     _check_kind(kind)
     if not isinstance(name, str) or not name or ":" in name or name.strip() != name:

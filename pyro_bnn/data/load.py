@@ -111,6 +111,11 @@ def load_data(
     :param train_size: train on so many rows only (before validation is taken out), classes equally often.
     :param test_size: likewise for test.
     :param download: whether torchvision may download what is not there.
+
+    >>> from pyro_bnn.data import load_data
+    >>> digits = load_data("mnist-mini", val_fraction=0.1)
+    >>> len(digits.train), len(digits.val), len(digits.test), digits.input_shape, digits.num_classes
+    (4500, 500, 1000, (1, 28, 28), 10)
     """
     if not isinstance(standardise, (bool, Standardiser)) and standardise != "x":
         raise ValueError(f"standardise is {standardise!r}; allowed are True, 'x', False and a Standardiser")

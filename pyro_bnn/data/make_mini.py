@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("mnist_mini.npz"), help="file to write")
     options = parser.parse_args(arguments)
     arrays = draw(read_source("mnist", root=options.root))
-    np.savez_compressed(options.out, allow_pickle=False, **arrays)
+    np.savez_compressed(options.out, **arrays)
     print(f"{options.out}: {options.out.stat().st_size:,} bytes")
 
 

@@ -234,6 +234,16 @@ class AutoLowRankNormal(FlatGuide):
     :param init_loc: where the mean starts; see :mod:`pyro_bnn.guides.init`.
     :param init_scale: initial standard deviation of every weight; default softplus(-4) = 0.0181 for the weights of a
         BNN, 0.1 for the sites of another program.
+
+    >>> import torch
+    >>> from pyro_bnn.guides import AutoLowRankNormal
+    >>> from pyro_bnn.models import BNN, likelihoods, priors
+    >>> model = BNN(torch.nn.Linear(3, 2), priors.Normal(), likelihoods.Categorical(), num_data=10)
+    >>> guide = AutoLowRankNormal(model, rank=2)
+    >>> guide.distribution().factor.shape  # W in the covariance diag(d) + W W' of all 8 weights
+    torch.Size([8, 2])
+    >>> sorted(guide())
+    ['net.bias', 'net.weight']
     """
 
     kind = "low_rank"

@@ -149,6 +149,16 @@ class AutoMeanFieldNormal(FlatGuide):
     :param groups: None (one flat pair of vectors), 'site' (one pair per site), or a dict of group name -> site pattern;
         sites that match none form the group 'rest'.
     :param freeze: which of 'loc' and 'scale' not to train.
+
+    >>> import torch
+    >>> from pyro_bnn.guides import AutoMeanFieldNormal
+    >>> from pyro_bnn.models import BNN, likelihoods, priors
+    >>> model = BNN(torch.nn.Linear(3, 2), priors.Normal(), likelihoods.Categorical(), num_data=10)
+    >>> guide = AutoMeanFieldNormal(model, init_scale=0.01)
+    >>> [(name, tuple(p.shape)) for name, p in guide.named_parameters()]  # flat: one pair for all 8 weights
+    [('loc_unconstrained', (8,)), ('rho_unconstrained', (8,))]
+    >>> guide.site("net.weight").scale.shape, round(guide.site("net.bias").scale[0].item(), 4)
+    (torch.Size([2, 3]), 0.01)
     """
 
     roles: ClassVar[Mapping[str, Role]] = {"loc": "loc", "rho": "scale"}

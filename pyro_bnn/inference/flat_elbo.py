@@ -273,6 +273,19 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
     :param num_particles: how many draws to average over.
     :param trace: None (where it is certain), True (always: the promise above) or False (never).
     :param options: further options of Pyro's ELBO classes; `vectorize_particles` runs by Pyro.
+
+    >>> import torch
+    >>> from pyro.infer import SVI
+    >>> from pyro_bnn.guides import AutoMeanFieldNormal
+    >>> from pyro_bnn.inference import FlatMeanField_ELBO, per_datum
+    >>> from pyro_bnn.models import BNN, likelihoods, priors
+    >>> from pyro_bnn.optim import Adam
+    >>> model = BNN(torch.nn.Linear(3, 2), priors.Normal(), likelihoods.Categorical(), num_data=5)
+    >>> svi = SVI(model, AutoMeanFieldNormal(model), Adam({"lr": 1e-2}), FlatMeanField_ELBO())
+    >>> with per_datum(5):
+    ...     loss = svi.step(torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1]))
+    >>> loss > 0  # mean NLL + KL / 5
+    True
     """
 
     def __init__(self, num_particles: int = 1, *, trace: bool | None = None, **options: Any) -> None:

@@ -261,7 +261,14 @@ def annealed(shape: str = "linear", *, epochs: float) -> KLWeight:
 
 
 def tempered(eta: float) -> KLWeight:
-    """Tempering: the target is p(w) prod p(y|x,w)^(1/eta). For "no KL" use geometric(0)."""
+    """
+    Tempering: the target is p(w) prod p(y|x,w)^(1/eta). For "no KL" use geometric(0).
+
+    >>> from pyro_bnn.inference import kl
+    >>> weight = kl.tempered(0.1) * kl.annealed("linear", epochs=5)
+    >>> [weight.weight(epoch=e, batch=0, batch_size=50, num_batches=2, num_data=100) for e in (0, 5)]
+    [0.0, 0.1]
+    """
     allowed = "a finite number > 0 (for no KL at all use geometric(0))"
     return KLWeight(factors=(_Tempered(_number("eta", eta, allowed=allowed, positive=True)),))
 

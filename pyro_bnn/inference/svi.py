@@ -421,6 +421,21 @@ def fit(
     :param val_samples: draws per row when scoring validation.
     :param device: where to put rows and programs; default where they are.
     :param resume: the `state_dict` of an earlier fit's FitState, to go on from.
+
+    >>> import torch
+    >>> from pyro_bnn.guides import AutoMeanFieldNormal
+    >>> from pyro_bnn.inference import fit, kl
+    >>> from pyro_bnn.models import BNN, MLP, likelihoods, priors
+    >>> from pyro_bnn.optim import Adam, PerSite
+    >>> x = torch.linspace(-1, 1, 50).unsqueeze(-1)
+    >>> model = BNN(MLP(1, 1, [8]), priors.FanIn(), likelihoods.Gaussian(0.1), num_data=50)
+    >>> guide = AutoMeanFieldNormal(model)
+    >>> optim = PerSite(loc=Adam({"lr": 1e-2}), scale=Adam({"lr": 1e-2}))
+    >>> result = fit(model, guide, optim, (x, x.square()), epochs=20, kl=kl.tempered(0.5), seed=0)
+    >>> len(result.history), result.history[-1]["loss"] < result.history[0]["loss"]
+    (20, True)
+    >>> guide.fitted.eta
+    0.5
     """
     elbo = FlatMeanField_ELBO() if elbo is None else elbo
     kl = uniform() if kl is None else kl

@@ -206,6 +206,16 @@ class BNN(PyroModule):
     :param random: which parameters are random: patterns, module types or predicates. Default: all but those of
         normalisation layers.
     :param deterministic: which of those to leave out again.
+
+    >>> import torch
+    >>> from pyro_bnn.models import BNN, likelihoods, priors
+    >>> net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    >>> model = BNN(net, priors.Kaiming(), likelihoods.Categorical(), num_data=100)
+    >>> model.random_names
+    ('0.weight', '0.bias', '2.weight', '2.bias')
+    >>> x, y = torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1])
+    >>> model(x, y).shape  # weights from the prior, the labels observed
+    torch.Size([5, 2])
     """
 
     def __init__(

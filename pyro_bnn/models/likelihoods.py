@@ -133,7 +133,13 @@ class _Normalised(dist.Categorical):
 @final
 @dataclass(frozen=True)
 class Categorical(Likelihood):
-    """K classes. With `link="sigmoid"` the class probabilities are logistic outputs, normalised to sum to one."""
+    """
+    K classes. With `link="sigmoid"` the class probabilities are logistic outputs, normalised to sum to one.
+
+    >>> import torch
+    >>> Categorical().distribution(torch.tensor([[0.0, 0.0]])).probs  # outputs (B, K)
+    tensor([[0.5000, 0.5000]])
+    """
 
     task: ClassVar[Task] = "classification"
     link: Literal["softmax", "sigmoid"] = "softmax"
@@ -156,7 +162,13 @@ class Categorical(Likelihood):
 @final
 @dataclass(frozen=True)
 class Bernoulli(Likelihood):
-    """Two classes from one output: a logit, or with `link="clamp"` a probability that is clamped to [eps, 1 - eps]."""
+    """
+    Two classes from one output: a logit, or with `link="clamp"` a probability that is clamped to [eps, 1 - eps].
+
+    >>> import torch
+    >>> Bernoulli().distribution(torch.zeros(1, 1)).probs  # outputs (B, 1)
+    tensor([0.5000])
+    """
 
     task: ClassVar[Task] = "classification"
     link: Literal["logit", "clamp"] = "logit"
@@ -207,7 +219,14 @@ def _column(y: Tensor, output: Tensor, per_target: int = 1) -> Tensor:
 @final
 @dataclass(frozen=True)
 class Gaussian(Likelihood):
-    """Regression with known noise: y ~ N(output, noise^2) for each of D targets."""
+    """
+    Regression with known noise: y ~ N(output, noise^2) for each of D targets.
+
+    >>> import torch
+    >>> law = Gaussian(noise=0.5).distribution(torch.zeros(4, 2))  # 4 rows of 2 targets
+    >>> law.batch_shape, law.event_shape, law.stddev[0].tolist()
+    (torch.Size([4]), torch.Size([2]), [0.5, 0.5])
+    """
 
     noise: float = 1.0
 
@@ -230,7 +249,15 @@ class Gaussian(Likelihood):
 @final
 @dataclass(frozen=True)
 class LearnedGaussian(Likelihood):
-    """Regression with one noise level that is learned: y ~ N(output, noise^2)."""
+    """
+    Regression with one noise level that is learned: y ~ N(output, noise^2).
+
+    >>> import torch
+    >>> from pyro_bnn.models import BNN, MLP, likelihoods, priors
+    >>> model = BNN(MLP(1, 1, [8]), priors.FanIn(), likelihoods.LearnedGaussian(0.5), num_data=10)
+    >>> round(model.noise.noise.item(), 6)
+    0.5
+    """
 
     init_noise: float = 1.0
 
@@ -257,7 +284,14 @@ class LearnedGaussian(Likelihood):
 @final
 @dataclass(frozen=True)
 class HeteroscedasticGaussian(Likelihood):
-    """Regression with input-dependent noise: the 2 D outputs are means and pre-softplus standard deviations."""
+    """
+    Regression with input-dependent noise: the 2 D outputs are means and pre-softplus standard deviations.
+
+    >>> import torch
+    >>> law = HeteroscedasticGaussian().distribution(torch.zeros(4, 2))  # a mean and a deviation for one target
+    >>> law.event_shape, round(law.stddev[0, 0].item(), 4)  # log 2 + 0.001
+    (torch.Size([1]), 0.6941)
+    """
 
     min_noise: float = 1e-3
 

@@ -169,6 +169,17 @@ class Posterior:
     :param model: the Pyro program; its observed site is called `obs`.
     :param guide: the fitted guide.
     :param info: plain data about both, see above; a key that does not exist is refused.
+
+    >>> import pyro_bnn as pb
+    >>> posterior = pb.load("lenet5-mnist-mini")
+    >>> digits = pb.load_data("mnist-mini").test
+    >>> p = posterior.predict(digits.x[:3], num_samples=5, seed=0)
+    >>> p.shape, p.argmax(-1).tolist() == digits.y[:3].tolist()
+    (torch.Size([3, 10]), True)
+    >>> posterior.draws(digits.x[:3], num_samples=5).shape
+    torch.Size([5, 3, 10])
+    >>> posterior.info["eta"]
+    0.1
     """
 
     def __init__(

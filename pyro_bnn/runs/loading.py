@@ -41,6 +41,10 @@ def load(
     :param model: the program, for a posterior of a hand-written one.
     :param guide: likewise the guide, if it is hand-written too.
     :param trust: packages whose modules may be imported for a network, prior, likelihood or guide of your own.
+
+    >>> import pyro_bnn as pb
+    >>> pb.load("lenet5-mnist-mini").info["data"]
+    'mnist-mini'
     """
     folder = posterior_folder(path)
     return Posterior.load(folder, _program(folder, trust) if model is None else model, guide, trust=trust)

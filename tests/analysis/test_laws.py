@@ -102,7 +102,7 @@ def test_one_draw_is_scipys_law(name: str) -> None:
 
 @each_law
 def test_outside_the_support_nothing_is_nan(name: str) -> None:
-    make, reference, y = LAWS[name]
+    make, reference, _ = LAWS[name]
     law, far = make(M), torch.full((N,), -7.0)
     if not laws_of.is_discrete(law):
         torch.testing.assert_close(

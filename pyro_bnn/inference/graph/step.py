@@ -124,7 +124,7 @@ def surroundings() -> Surroundings | str:
 def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], list[Tensor]] | str:
     """Return what of the arguments a recording depends on, and their tensors; or why it cannot take them."""
     leaves, spec = tree_flatten((args, kwargs))
-    key: list[Any] = [spec]
+    key: list[Any] = [_structure(spec)]
     tensors: list[Tensor] = []
     places: dict[int, int] = {}
     for leaf in leaves:
@@ -142,6 +142,15 @@ def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any
         else:
             return f"an argument is a {type(leaf).__name__}"
     return tuple(key), tensors
+
+
+def _structure(spec: Any) -> Any:
+    """Return what tree_flatten says of the structure as a key; in torch 2.6 one with a dictionary has no hash."""
+    try:
+        hash(spec)
+    except TypeError:
+        return repr(spec)
+    return spec
 
 
 def _identity(program: Any) -> tuple[int, int]:
