@@ -141,10 +141,12 @@ def _dtype(law: Distribution) -> torch.dtype | None:
 def inside(law: Any, y: Tensor) -> Tensor:
     """Return which elements of y lie in the support, in y's shape; of a law of vectors which rows, (N,)."""
     law = peeled(law)
-    if isinstance(law, TransformedDistribution) and elementwise(law):
+    turned = isinstance(law, TransformedDistribution) and type(law).log_prob is TransformedDistribution.log_prob
+    if turned and elementwise(law):  # the support that it states is that of its last transform alone
+        fits = cast(Tensor, support_of(law).check(y))
         for transform in reversed(law.transforms):
             y = transform.inv(y)
-        return inside(law.base_dist, y) & ~y.isnan()
+        return fits & inside(law.base_dist, y) & ~y.isnan()
     return cast(Tensor, law.support.check(y))
 
 

@@ -102,7 +102,7 @@ def test_one_draw_is_scipys_law(name: str) -> None:
 
 @each_law
 def test_outside_the_support_nothing_is_nan(name: str) -> None:
-    make, reference, y = LAWS[name]
+    make, reference, _ = LAWS[name]
     law, far = make(M), torch.full((N,), -7.0)
     if not laws_of.is_discrete(law):
         torch.testing.assert_close(
@@ -244,13 +244,19 @@ def test_a_program_evaluates_exports_and_has_intervals(name: str) -> None:
     assert coverage(interval, y.double()) == pytest.approx(found.table["s_draws"]["coverage_0.9"])
     assert bool(((found.pit >= 0) & (found.pit <= 1)).all())
     assert ("rmse" in found.table["s_draws"]) == ("rmse" in found.intervals()) == (name != "Cauchy")
-    exported = to_arviz(posterior, X, y, 6, seed=2, x_new=X[:3])
+    exported = to_arviz(posterior, X, y, 6, seed=2)
     torch.testing.assert_close(
         torch.from_numpy(exported.log_likelihood["obs"].values[0]).double(), each, rtol=1e-4, atol=1e-4
     )
     discrete = laws_of.is_discrete(make(M))
     assert exported.posterior_predictive["obs"].dtype.kind == ("i" if discrete else "f")
     assert exported.posterior_predictive["obs"].shape == (1, 6, N)
+    # with further rows the program takes other random numbers from the second draw on
+    more = to_arviz(posterior, X, y, 2, seed=2, x_new=X[:3])
+    torch.testing.assert_close(
+        torch.from_numpy(more.log_likelihood["obs"].values[0, 0]).double(), each[0], rtol=1e-4, atol=1e-4
+    )
+    assert more.predictions["mean"].shape == (1, 2, 3)
     assert prior_predictive_check(posterior, X, y, 5).pit is not None
 
 
@@ -281,9 +287,8 @@ def test_integers_are_counts_for_a_law_of_counts_alone() -> None:
 
 def test_targets_in_raw_units_through_the_posterior() -> None:
     """A program of standardised targets: log s less density, and predictions in raw units."""
-    law = LAWS["StudentT"][0]
-    pyro.set_rng_seed(0)
-    plain_one, raw = posterior_of(law), posterior_of(law, y_standardiser={"mean": 30.0, "sd": 4.0})
+    plain_one = posterior_of(LAWS["StudentT"][0])
+    raw = Posterior(plain_one.model, plain_one.guide, {"y_standardiser": {"mean": 30.0, "sd": 4.0}})
     a, b = plain_one.evaluate(X, REAL, 6)["s_draws"], raw.evaluate(X, 30 + 4 * REAL, 6)["s_draws"]
     assert b["pred_nll"] == pytest.approx(a["pred_nll"] + math.log(4), abs=1e-4)
     assert b["rmse"] == pytest.approx(4 * a["rmse"], rel=1e-4)
@@ -295,7 +300,7 @@ def test_targets_in_raw_units_through_the_posterior() -> None:
 
 def test_what_a_law_does_not_have_is_said() -> None:
     posterior = posterior_of(LAWS["Cauchy"][0])
-    with pytest.raises(ValueError, match="has no mean .*predictive_interval"):
+    with pytest.raises(ValueError, match=r"has no mean .*predictive_interval"):
         posterior.predict(X, 3)
     infinite = posterior_of(lambda m: dist.StudentT(1.5, m, 1.0))
     assert bool(infinite.predict(X, 3).sd.isinf().all())  # type: ignore[union-attr]
@@ -308,9 +313,20 @@ def test_what_a_law_does_not_have_is_said() -> None:
 
 
 def test_a_model_gone_astray_is_refused() -> None:
-    posterior = posterior_of(lambda m: dist.Poisson(m * math.nan, validate_args=False))
+    astray = False
+    posterior = posterior_of(lambda m: dist.Laplace(m * (math.nan if astray else 1.0), 1.0, validate_args=False))
+    astray = True
     for score in (posterior.predict, posterior.uncertainty):
         with pytest.raises(ValueError, match="NaN"):
             score(X, 2)
     with pytest.raises(ValueError, match="NaN"):
-        posterior.evaluate(X, COUNTS, 2)
+        posterior.evaluate(X, REAL, 2)
+
+
+def test_a_normal_draw_in_raw_units_is_scored_row_by_row() -> None:
+    """A draw of one target is (N,); beside targets (N, 1) it was taken for N targets a row."""
+    posterior = posterior_of(LAWS["Normal"][0])
+    (draw,) = posterior.stream(X, 1, seed=0)
+    assert isinstance(draw, RealDraw)
+    expected = torch.distributions.Normal(draw.mean, draw.sd).log_prob(REAL)
+    torch.testing.assert_close(observation_log_prob(draw, REAL), expected)
