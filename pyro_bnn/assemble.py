@@ -262,12 +262,13 @@ def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
     elbo = _estimator(recipe)
     layers = _layers(recipe)
     kl = from_spec(recipe.kl) * tempered(recipe.eta)
-    chosen = LIKELIHOODS.get(recipe.likelihood["name"])
-    unit = {"standardise": "x"} if chosen is not None and chosen.task == "counts" else {}  # counts stay counts
+    counts = recipe.likelihood["name"] != "auto" and LIKELIHOODS[recipe.likelihood["name"]].task == "counts"
+    if counts:  # they stay as they were counted
+        recipe = recipe.changed({"data_args": {"standardise": "x", **recipe.data_args}})
     data = load_data(
-        recipe.data, root=data_root, val_fraction=recipe.val_fraction, seed=recipe.seed, **{**unit, **recipe.data_args}
+        recipe.data, root=data_root, val_fraction=recipe.val_fraction, seed=recipe.seed, **recipe.data_args
     )
-    if unit and data.y_standardiser is not None:
+    if counts and data.y_standardiser is not None:
         raise ValueError(
             f"data_args.standardise={recipe.data_args['standardise']!r} standardises the targets, and counts are never "
             "standardised: leave it out, or pass 'x' or False"
