@@ -67,8 +67,11 @@ def shape_of(law: Distribution) -> torch.Size:
 
 
 def support_of(law: Any) -> Any:
-    """Return the support of single elements."""
-    support = law.support
+    """Return the support of single elements; all numbers where a law does not say."""
+    try:
+        support = law.support
+    except NotImplementedError:
+        return constraints.real
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     return support
@@ -147,7 +150,7 @@ def inside(law: Any, y: Tensor) -> Tensor:
         for transform in reversed(law.transforms):
             y = transform.inv(y)
         return fits & inside(law.base_dist, y) & ~y.isnan()
-    return cast(Tensor, law.support.check(y))
+    return cast(Tensor, (law.support if law.event_shape else support_of(law)).check(y))
 
 
 def _checks_bounds(support: Any) -> bool:
