@@ -13,6 +13,7 @@ from scipy import stats
 from torch import Tensor
 
 from pyro_bnn.analysis.arviz import to_arviz
+from pyro_bnn.analysis.report.page import build_report
 from pyro_bnn.analysis.scores.evaluation import RealEvaluation, evaluate_rows
 from pyro_bnn.analysis.scores.intervals import coverage, predictive_interval
 from pyro_bnn.analysis.scores.laws import Scorer, cdf, mixture_quantile_of_laws
@@ -305,6 +306,8 @@ def test_what_a_law_does_not_have_is_said() -> None:
     infinite = posterior_of(lambda m: dist.StudentT(1.5, m, 1.0))
     assert bool(infinite.predict(X, 3).sd.isinf().all())  # type: ignore[union-attr]
     assert infinite.evaluate(X, REAL, 3)["s_draws"]["aleatoric"] == math.inf
+    for heavy in (posterior, infinite):
+        assert "no finite standard deviation" in build_report(heavy, (X, REAL), num_samples=3)
     with (
         pytest.warns(DeprecationWarning, match="observation_log_prob"),
         pytest.raises(ValueError, match="are Cauchy"),
