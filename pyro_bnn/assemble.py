@@ -214,11 +214,12 @@ def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
     layers = _layers(recipe)
     kl = from_spec(recipe.kl) * tempered(recipe.eta)
     counts = recipe.likelihood["name"] != "auto" and look_up("likelihoods", recipe.likelihood["name"]).task == "counts"
-    unit = {"standardise": "x"} if counts else {}  # counts stay counts
+    if counts:  # they stay as they were counted
+        recipe = recipe.changed({"data_args": {"standardise": "x", **recipe.data_args}})
     data = load_data(
-        recipe.data, root=data_root, val_fraction=recipe.val_fraction, seed=recipe.seed, **{**unit, **recipe.data_args}
+        recipe.data, root=data_root, val_fraction=recipe.val_fraction, seed=recipe.seed, **recipe.data_args
     )
-    if unit and data.y_standardiser is not None:
+    if counts and data.y_standardiser is not None:
         raise ValueError(
             f"data_args.standardise={recipe.data_args['standardise']!r} standardises the targets, and counts are never "
             "standardised: leave it out, or pass 'x' or False"
