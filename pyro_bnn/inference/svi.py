@@ -29,6 +29,9 @@ from pyro.optim.optim import _get_state_dict, _load_state_dict
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
+from pyro_bnn.common.randomness import RandomState
+from pyro_bnn.common.renamed import renamed
+from pyro_bnn.common.sites import leaf_of
 from pyro_bnn.common.turns import Job, alone
 from pyro_bnn.data.split import Split
 from pyro_bnn.data.standardise import Standardiser
@@ -42,9 +45,8 @@ from pyro_bnn.inference.graph.origin import is_library
 from pyro_bnn.inference.kl import KLWeight, kl_divergence, per_datum, scale_kl, uniform
 from pyro_bnn.inference.missing import MaskMissing, any_missing
 from pyro_bnn.inference.predictive import ClassDraw, observation_log_prob, predictive_draws
-from pyro_bnn.inference.sites import leaf_of
 
-__all__ = ["Callback", "Diverged", "FitResult", "FitState", "Step", "fit", "validate"]
+__all__ = ["Callback", "Diverged", "FitResult", "FitState", "MinibatchStep", "fit", "validate"]
 
 Augment = Callable[[Tensor], Tensor]
 
@@ -116,6 +118,7 @@ class FitState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumption needs, as plain data."""
+        randomness = self.job.run(RandomState.now)
         return {
             "parameters": parameters_of(self.model, self.guide, self.store_names),
             "optim": _relative(_optim_state(self.optim, self.parameters), self.model, self.guide),
@@ -126,7 +129,8 @@ class FitState:
                 "best": self.best,
                 "seconds": self.seconds,
             },
-            "rng": self.job.run(torch.get_rng_state),
+            "rng": randomness.cpu,
+            "cuda_rng": randomness.cuda,
             "order": None if self.order is None else self.order.get_state(),
             "callbacks": {key: kept for key, callback in self._keyed() if (kept := callback.state_dict())},
         }
@@ -137,7 +141,7 @@ class FitState:
         _restore_optim(self.optim, _absolute(state["optim"], self.model, self.guide), self.parameters)
         for name, value in state["progress"].items():
             setattr(self, name, copy.copy(value))
-        self.job.run(torch.set_rng_state, state["rng"])
+        self.job.run(RandomState(state["rng"], state.get("cuda_rng", [])).restore)
         if self.order is not None and state["order"] is not None:
             self.order.set_state(state["order"])
         for key, callback in self._keyed():
@@ -243,7 +247,7 @@ class _NllRecorder(Messenger):
 
 
 @final
-class Step:
+class MinibatchStep:
     """One optimization step with any ELBO, without a read-back from the device when the ELBO returns tensors."""
 
     def __init__(
@@ -492,7 +496,7 @@ def fit(
     disturbed_after_epochs = not all(is_library(getattr(c.epoch, "__func__", c.epoch)) for c in state.callbacks)
     if disturbed_after_epochs and stream.num_batches < _WORTH_RECORDING:
         undisturbed = False
-    step = Step(model, guide, optim, elbo, n, undisturbed=undisturbed)
+    step = MinibatchStep(model, guide, optim, elbo, n, undisturbed=undisturbed)
 
     def take_step(kl_weight: float, batch: Sequence[Any], masked: AbstractContextManager[Any]) -> tuple[Tensor, Tensor]:
         with job.turn(), masked:
@@ -612,3 +616,6 @@ def _epoch(
         "loss": float((share * loss_b).sum()),
         "kl_weight": float((share * torch.tensor(weights, dtype=torch.float64)).sum()),
     }
+
+
+__getattr__ = renamed(__name__, {"Step": "MinibatchStep"})

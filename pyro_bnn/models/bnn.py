@@ -41,6 +41,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
+from pyro_bnn.common.randomness import RandomState
 from pyro_bnn.common.untouched import untouched
 from pyro_bnn.models.likelihoods import Likelihood
 from pyro_bnn.models.priors import Prior, torch_fan_in
@@ -364,7 +365,7 @@ class BNN(PyroModule):
         mode = self.template.training
         first = mode not in self._ran
         before = [(b, b.clone()) for b in self.template.buffers()] if first else []
-        state = torch.get_rng_state() if first else None
+        state = RandomState.now() if first else None
         watch = _HookWatch() if first else None
         try:
             with _without_saved_tensors_hooks(), nullcontext() if watch is None else watch:
@@ -382,7 +383,7 @@ class BNN(PyroModule):
                 "the network began to recompute or to look up weights in the backward pass after its first step (a "
                 "checkpoint, or an autograd Function that holds a module): take the step again"
             )
-        torch.set_rng_state(state)
+        state.restore()
         with torch.no_grad():
             for buffer, value in before:
                 buffer.copy_(value)
