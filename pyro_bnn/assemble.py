@@ -4,6 +4,7 @@ Recipe -> what trains: the tables of names, and the one place that builds from t
 Everything a recipe names is built and checked here before anything runs or is written.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,14 +15,14 @@ import pyro
 from pyro.infer import ELBO
 
 from pyro_bnn.common.contract import contract_of
-from pyro_bnn.data import Data, load_data
+from pyro_bnn.data import DATASETS, Data, load_data
 from pyro_bnn.inference.elbo import TraceColdPosterior_ELBO
 from pyro_bnn.inference.kl import KL_WEIGHTS, KLWeight, from_spec, tempered
 from pyro_bnn.inference.low_rank_elbo import TraceLowRank_ELBO
 from pyro_bnn.methods import Method, make_method
 from pyro_bnn.models import BNN
 from pyro_bnn.models.likelihoods import Likelihood
-from pyro_bnn.optim import PerSite, TorchOptim, TwinPlateau, make_schedule
+from pyro_bnn.optim import PerSite, Schedule, TorchOptim, TwinPlateau, schedule_of
 from pyro_bnn.posterior.rebuild import build_guide, build_model, build_prior, build_program
 from pyro_bnn.recipe import Recipe, recipe_names
 from pyro_bnn.registry import look_up, names
@@ -35,6 +36,7 @@ __all__ = [
     "build_optimizer",
     "build_prior",
     "catalogue",
+    "load_rows",
     "resolve",
 ]
 
@@ -127,7 +129,7 @@ def build_optimizer(recipe: Recipe, *, scale: bool = True, loc: TorchOptim | Non
 
     :param loc: what moves the means, in the place of the recipe's.
     """
-    shared = make_schedule(**recipe.schedule)
+    shared = _schedule(recipe.schedule)
     twin = shared if isinstance(shared, TwinPlateau) else None
 
     def one(table: Mapping[str, Any]) -> TorchOptim:
@@ -137,7 +139,7 @@ def build_optimizer(recipe: Recipe, *, scale: bool = True, loc: TorchOptim | Non
         if "batch_size" in algorithm.arguments():
             numbers.setdefault("batch_size", recipe.batch_size)
         own = table.get("schedule")
-        schedule = (None if twin else shared) if own is None else make_schedule(**_table(own))
+        schedule = (None if twin else shared) if own is None else _schedule(_table(own))
         return cast(TorchOptim, algorithm(numbers, clipping or None, schedule=schedule))
 
     groups = recipe.optim
@@ -147,6 +149,10 @@ def build_optimizer(recipe: Recipe, *, scale: bool = True, loc: TorchOptim | Non
         turns = {}
     spread = one(groups.scale) if scale else None
     return PerSite(loc=one(groups.loc) if loc is None else loc, scale=spread, other=other, schedule=twin, **turns)
+
+
+def _schedule(table: Mapping[str, Any]) -> Schedule:
+    return schedule_of(table, lambda name: cast("Callable[..., Schedule]", look_up("schedules", name)))
 
 
 def _table(value: Any) -> dict[str, Any]:
@@ -199,6 +205,35 @@ def _check_watched(recipe: Recipe, data: Data) -> None:
             )
 
 
+def load_rows(recipe: Recipe, data_root: str | Path | None = None, *, find: Callable[[str], Any] | None = None) -> Data:
+    """
+    Return the data of a recipe, split and standardised as it says.
+
+    :param find: what "package.module:function" stands for; default the function, imported. A recipe that was read from
+        a saved file gives `find_saved`, which imports nothing that is not trusted.
+    """
+
+    def known(kind: str, name: str) -> Any:
+        return find(name) if find is not None and ":" in name else look_up(kind, name)
+
+    arguments, source = dict(recipe.data_args), cast(Any, recipe.data)
+    by_path = ":" in source and not source.endswith((".npz", ".csv"))
+    if by_path or (source in names("data") and source not in DATASETS):
+        make = known("data", source)
+        own = {key: arguments.pop(key) for key in inspect.signature(make).parameters if key in arguments}
+        source = make(**own)
+    counts = recipe.likelihood["name"] != "auto" and known("likelihoods", recipe.likelihood["name"]).task == "counts"
+    unit = {"standardise": "x"} if counts else {}  # counts stay counts
+    settings = {"val_fraction": recipe.val_fraction, "seed": recipe.seed, **unit, **arguments}
+    data = load_data(source, root=data_root, **settings)
+    if unit and data.y_standardiser is not None:
+        raise ValueError(
+            f"data_args.standardise={recipe.data_args['standardise']!r} standardises the targets, and counts are never "
+            "standardised: leave it out, or pass 'x' or False"
+        )
+    return data
+
+
 def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
     """Build everything a recipe names; what does not exist or does not fit is refused here."""
     if recipe.model is not None:
@@ -216,9 +251,7 @@ def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
     counts = recipe.likelihood["name"] != "auto" and look_up("likelihoods", recipe.likelihood["name"]).task == "counts"
     if counts:  # they stay as they were counted
         recipe = recipe.changed({"data_args": {"standardise": "x", **recipe.data_args}})
-    data = load_data(
-        recipe.data, root=data_root, val_fraction=recipe.val_fraction, seed=recipe.seed, **recipe.data_args
-    )
+    data = load_rows(recipe, data_root)
     if counts and data.y_standardiser is not None:
         raise ValueError(
             f"data_args.standardise={recipe.data_args['standardise']!r} standardises the targets, and counts are never "

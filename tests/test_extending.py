@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pyro_bnn as pb
 from pyro_bnn import registry
+from pyro_bnn.data import Source
 from pyro_bnn.registry import KINDS, look_up, names
-from pyro_bnn.runs.train import train
+from pyro_bnn.runs.finished import open_run
+from pyro_bnn.runs.train import evaluate, train
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -47,14 +50,7 @@ REGISTERED = [
 ]
 """(kind, name, module) of everything that a file of the page registers."""
 
-_TABLES = "recipes look names up in tables of their own and not in the registry"
-_OF_ITS_OWN = ("my-file.toml", "my-program.toml", "my-method.toml")
-NOT_YET: dict[str, str] = {
-    **{file: _TABLES for _, file in RECIPES if file not in _OF_ITS_OWN},
-    "my-program.toml": "recipes have no key 'program'",
-    "my-method.toml": "recipes have no key 'method'",
-    "methods": "pyro_bnn.methods has no Method",
-}
+NOT_YET: dict[str, str] = {}
 """What does not work yet, recipes and kinds, and why."""
 
 
@@ -130,3 +126,28 @@ def test_registered_names_of_the_page(kind: str, name: str, module: str, package
 def test_entry_points_of_the_page(package: Path) -> None:
     assert look_up("models", "shortcut_net").__module__ == "my_package.nets"
     assert look_up("optimizers", "lion").__module__ == "my_package.optimizers"
+
+
+def test_data_of_a_saved_recipe_are_not_imported_untrusted(package: Path) -> None:
+    """A run folder may be anybody's: scoring it again runs no code that it names."""
+    folder = package / "run"
+    results = train("my-data.toml", out=folder, progress=False, report=False).results
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my_package"]:
+        del sys.modules[name]
+    registry._REGISTERED["data"].clear()
+    with pytest.raises(ValueError, match=r"saved from 'my_package.data:waves'.*trust="):
+        evaluate(folder)
+    assert "my_package" not in sys.modules
+    with registry.trusting("my_package"):
+        again = evaluate(folder)
+        assert open_run(folder).data.name == "waves"
+    assert again["test"]["s_draws"] == pytest.approx(results["test"]["s_draws"])
+
+
+def test_arrays_that_are_split_are_data() -> None:
+    x = np.arange(12.0).reshape(6, 2)
+    source = Source("mine", x[:4], x[:4, 0], x[4:], x[4:, 0])
+    data = pb.load_data(source)
+    assert (data.name, len(data.train), len(data.test), data.task) == ("mine", 4, 2, "regression")
+    with pytest.raises(ValueError, match="split=1 was given"):
+        pb.load_data(source, split=1)

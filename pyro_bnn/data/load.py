@@ -92,7 +92,7 @@ def load_data(
     device: torch.device | str = "cpu",
 ) -> Data:
     """
-    Load a data set by name (see `DATASETS`), from a .npz, a .csv or a frame, split and standardise it.
+    Load a data set by name (see `DATASETS`), from a .npz, a .csv, a frame or a `Source`, split and standardise it.
 
     :param target: the column of a table that is predicted, or several of numbers.
     :param features: the columns of a table that are inputs; default all others.
@@ -133,7 +133,11 @@ def load_data(
                     f"{argument}={value!r} is for tables, a .csv file or a frame, and the data are {name_or_path!r}: "
                     "leave it out"
                 )
-        source = read_source(name_or_path, root=root, split=split, download=download)
+        source = name_or_path if isinstance(name_or_path, Source) else None
+        if source is not None and split is not None:
+            raise ValueError(f"split={split} was given, and {source.name!r} are arrays that are split: leave it out")
+        if source is None:
+            source = read_source(name_or_path, root=root, split=split, download=download)
     train, test = _to_splits(source)
     chosen = _task(source, task, train)
     train, test, num_classes = _check_targets(source, chosen, train, test)

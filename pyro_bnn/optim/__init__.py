@@ -21,6 +21,7 @@ from pyro_bnn.optim.schedules import (
     lr_range_test,
     make_schedule,
     plot_lr_range,
+    schedule_of,
 )
 from pyro_bnn.optim.wrappers import (
     OPTIMIZERS,
@@ -69,5 +70,6 @@ __all__ = [
     "make_schedule",
     "parameter_kind",
     "plot_lr_range",
+    "schedule_of",
     "site_path",
 ]

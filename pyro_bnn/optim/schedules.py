@@ -42,6 +42,7 @@ __all__ = [
     "lr_range_test",
     "make_schedule",
     "plot_lr_range",
+    "schedule_of",
 ]
 
 
@@ -284,19 +285,30 @@ SCHEDULES: Mapping[str, type[Schedule]] = {
 }
 
 
-def make_schedule(name: str, **numbers: Any) -> Schedule:
-    """Return the schedule of that name; `then` may itself be a name or a table with the key `name`."""
+def _built_in(name: str) -> type[Schedule]:
     if name not in SCHEDULES:
         raise ValueError(f"schedule {name!r} is unknown; there are {', '.join(SCHEDULES)}")
-    then = numbers.get("then")
+    return SCHEDULES[name]
+
+
+def make_schedule(name: str, **numbers: Any) -> Schedule:
+    """Return the schedule of that name; `then` may itself be a name or a table with the key `name`."""
+    return schedule_of({"name": name, **numbers}, _built_in)
+
+
+def schedule_of(table: Mapping[str, Any], find: Callable[[str], Callable[..., Schedule]]) -> Schedule:
+    """Return the schedule that `{name, numbers...}` describes; `find` says what a name stands for."""
+    numbers = {key: value for key, value in table.items() if key != "name"}
+    name, then = table["name"], numbers.get("then")
+    make = find(name)
     if isinstance(then, str):
-        numbers["then"] = make_schedule(then)
+        numbers["then"] = schedule_of({"name": then}, find)
     elif isinstance(then, Mapping):
-        numbers["then"] = make_schedule(**then)
+        numbers["then"] = schedule_of(then, find)
     try:
-        return SCHEDULES[name](**numbers)
+        return make(**numbers)
     except TypeError:
-        known = ", ".join(getattr(SCHEDULES[name], "__dataclass_fields__", {}))
+        known = ", ".join(getattr(make, "__dataclass_fields__", {}))
         raise ValueError(
             f"schedule {name!r} takes {known or 'no numbers'}, and was given {', '.join(numbers)}"
         ) from None

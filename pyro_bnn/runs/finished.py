@@ -20,10 +20,12 @@ from pyro_bnn.analysis.report.outputs import loo_of
 from pyro_bnn.analysis.scores.elpd import compare_held_out, held_out_elpd
 from pyro_bnn.analysis.scores.evaluation import ClassEvaluation, Evaluation, evaluate_rows, in_units
 from pyro_bnn.analysis.scores.ood import accumulate, auroc, detect
+from pyro_bnn.assemble import load_rows
 from pyro_bnn.data import Data, load_data
 from pyro_bnn.data.standardise import plain
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.recipe import Recipe
+from pyro_bnn.registry import find_saved
 from pyro_bnn.runs.loading import load, posterior_folder
 
 __all__ = [
@@ -82,8 +84,7 @@ def open_run(path: str | Path, data_root: str | Path | None = None) -> FinishedR
     if told is None:
         raise ValueError(f"{path} was not trained from a recipe, so its data are unknown: use pyro_bnn.analysis on it")
     recipe, folder = Recipe.from_saved(told), Path(path)
-    arguments = {"val_fraction": recipe.val_fraction, "seed": recipe.seed, **recipe.data_args}
-    data = load_data(recipe.data, root=data_root, **arguments)
+    data = load_rows(recipe, data_root, find=find_saved)
     results, lines = folder / "results.json", folder / "metrics.jsonl"
     return FinishedRun(
         folder.name or str(path),

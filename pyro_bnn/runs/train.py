@@ -21,14 +21,15 @@ import torch
 
 from pyro_bnn.analysis.arviz import draws_of
 from pyro_bnn.analysis.scores.evaluation import Evaluation, evaluate_rows
-from pyro_bnn.assemble import Assembly, assemble
+from pyro_bnn.assemble import Assembly, assemble, load_rows
 from pyro_bnn.common.files import write_text
 from pyro_bnn.common.machine import cpu_name
-from pyro_bnn.data import Data, load_data
+from pyro_bnn.data import Data
 from pyro_bnn.inference.svi import Callback
 from pyro_bnn.methods import Work
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.recipe import Recipe, find_recipe
+from pyro_bnn.registry import find_saved
 from pyro_bnn.runs.loading import load
 from pyro_bnn.version import __version__
 
@@ -207,9 +208,7 @@ def evaluate(
             f"{path} was not trained from a recipe, so its test rows are unknown: use Posterior.evaluate(x, y)"
         )
     settled = Recipe.from_saved(recipe)
-    data = load_data(
-        settled.data, root=data_root, val_fraction=settled.val_fraction, seed=settled.seed, **settled.data_args
-    )
+    data = load_rows(settled, data_root, find=find_saved)
     samples = draws_of(posterior, num_samples or settled.num_samples)
     table = posterior.evaluate(data.test.x, data.test.y, samples, seed=settled.seed)
     return {"recipe": settled.name, "data": settled.data, "eta": settled.eta, "num_samples": samples, "test": table}
