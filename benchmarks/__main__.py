@@ -32,8 +32,8 @@ from benchmarks.processes import import_times, prediction_memory, training_memor
 from benchmarks.table import as_text
 from benchmarks.timing import Step, Summary, rounds, summarise, warm_up
 from benchmarks.work import images, works
-from pyro_bnn.machine import cpu_name
-from pyro_bnn.memory import keep_freed_memory
+from pyro_bnn.common.machine import cpu_name
+from pyro_bnn.common.memory import keep_freed_memory
 
 FOLDER = Path(__file__).parent
 KINDS = ("lenet5", "resnet20", "mlp100", "predict", "imports", "memory")

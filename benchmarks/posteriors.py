@@ -22,11 +22,11 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from pyro_bnn.analysis.metrics import classification_metrics
-from pyro_bnn.analysis.ood import accumulate, auroc, shuffled_pixels
+from pyro_bnn.analysis.scores.metrics import classification_metrics
+from pyro_bnn.analysis.scores.ood import accumulate, auroc, shuffled_pixels
 from pyro_bnn.data import load_data
 from pyro_bnn.inference import SGLD, lmc
-from pyro_bnn.training import Run, train
+from pyro_bnn.runs.train import Run, train
 
 ROOT = Path(__file__).parent.parent
 DRAWS = 30

@@ -13,8 +13,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from pyro_bnn.models.lenet5 import LeNet5
-from pyro_bnn.models.resnet20 import ResNet20
+from pyro_bnn.models.networks.lenet5 import LeNet5
+from pyro_bnn.models.networks.resnet20 import ResNet20
 
 LEARNING_RATE = 1e-4
 NUM_CLASSES = 10

@@ -3,14 +3,18 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pyro_bnn.common.moved import announce
 from pyro_bnn.version import __version__
 
+announce()
+
 if TYPE_CHECKING:
+    from pyro_bnn.common.memory import keep_freed_memory
     from pyro_bnn.data import load_data
-    from pyro_bnn.memory import keep_freed_memory
     from pyro_bnn.posterior import Posterior
     from pyro_bnn.recipe import Recipe
-    from pyro_bnn.training import Run, evaluate, load, train
+    from pyro_bnn.runs.loading import load
+    from pyro_bnn.runs.train import Run, evaluate, train
 
 __all__ = [
     "Posterior",
@@ -27,12 +31,12 @@ __all__ = [
 _HOMES = {
     "Posterior": "pyro_bnn.posterior",
     "Recipe": "pyro_bnn.recipe",
-    "Run": "pyro_bnn.training",
-    "evaluate": "pyro_bnn.training",
-    "keep_freed_memory": "pyro_bnn.memory",
-    "load": "pyro_bnn.training",
+    "Run": "pyro_bnn.runs.train",
+    "evaluate": "pyro_bnn.runs.train",
+    "keep_freed_memory": "pyro_bnn.common.memory",
+    "load": "pyro_bnn.runs.loading",
     "load_data": "pyro_bnn.data",
-    "train": "pyro_bnn.training",
+    "train": "pyro_bnn.runs.train",
 }
 
 

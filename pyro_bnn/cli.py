@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyro_bnn.memory import keep_freed_memory
+from pyro_bnn.common.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,7 +89,7 @@ def list_names(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Show what there is: recipes, models, data, priors, guides, optimizers, posteriors, ..."""
-    from pyro_bnn.training import catalogue
+    from pyro_bnn.assemble import catalogue
 
     names = catalogue()
     if kind is not None:
@@ -156,7 +156,7 @@ def _details(kind: str, names: list[str]) -> list[str] | dict[str, dict[str, Any
             for name, recipe in recipes.items()
         }
     if kind == "posteriors":
-        from pyro_bnn.cards import headline
+        from pyro_bnn.cards.make import headline
 
         return {name: headline(name) for name in names}
     return names
@@ -185,7 +185,7 @@ def train(
     if resume and out is None:
         raise ValueError("--resume needs the run folder to go on with: add --out DIR")
     folder = _free_folder(chosen.name) if out is None else out
-    from pyro_bnn.training import train as run_training
+    from pyro_bnn.runs.train import train as run_training
 
     run = run_training(chosen, out=folder, data_root=data_root, resume=resume, report=report, **changes)
     if not run.finished:
@@ -209,7 +209,7 @@ def evaluate(
     data_root: DataRoot = None,
 ) -> None:
     """Score a posterior once more on the test rows of its data."""
-    from pyro_bnn.training import evaluate as score
+    from pyro_bnn.runs.train import evaluate as score
 
     results = score(run, data_root=data_root, num_samples=num_samples)
     if as_json:
@@ -232,9 +232,9 @@ def lr_range(
     data_root: DataRoot = None,
 ) -> None:
     """Train while the learning rate rises; print where the loss falls fastest and draw the curve."""
-    from pyro_bnn.lr_range import lr_range as sweep
-    from pyro_bnn.lr_range import save_plot
     from pyro_bnn.recipe import find_recipe, parse_settings
+    from pyro_bnn.runs.lr_range import lr_range as sweep
+    from pyro_bnn.runs.lr_range import save_plot
 
     chosen = find_recipe(recipe).changed(parse_settings(settings or []))
     result = sweep(chosen, group=group, low=low, high=high, num_steps=steps, data_root=data_root)
@@ -253,12 +253,16 @@ def predict(
     num_samples: Annotated[int, typer.Option(min=1, help="Draws.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
     out: Annotated[Path | None, typer.Option(help="Also write the JSON to this file.")] = None,
+    standardised: Annotated[
+        bool | None,
+        typer.Option("--standardised/--raw", help="Whether the values are standardised already; default raw."),
+    ] = None,
 ) -> None:
     """Predict for files: probabilities, uncertainty, and "don't know"."""
-    from pyro_bnn.analysis.file_predictions import predict_files
-    from pyro_bnn.training import load
+    from pyro_bnn.runs.loading import load
+    from pyro_bnn.runs.predict_file import predict_files
 
-    rows = predict_files(load(run), file, threshold=threshold, num_samples=num_samples)
+    rows = predict_files(load(run), file, threshold=threshold, num_samples=num_samples, standardised=standardised)
     text = json.dumps(rows, indent=2)
     if out is not None:
         out.write_text(text + "\n")
@@ -300,7 +304,7 @@ def report(
     data_root: DataRoot = None,
 ) -> None:
     """Write report.html: results, curves, calibration, what it does not know, its mistakes, its weights."""
-    from pyro_bnn.runs import report as write
+    from pyro_bnn.runs.finished import report as write
 
     path = write(run, out=out, twin=twin, ood=ood or (), num_samples=num_samples, data_root=data_root)
     typer.echo(f"wrote {path}")
@@ -315,7 +319,7 @@ def compare(
     data_root: DataRoot = None,
 ) -> None:
     """Compare runs on the same test rows by held-out elpd, with paired differences and standard errors."""
-    from pyro_bnn.runs import compare as score
+    from pyro_bnn.runs.finished import compare as score
 
     rows = score(runs, num_samples=num_samples, ood=ood, data_root=data_root).rows
     if as_json:
@@ -350,7 +354,7 @@ def card(
     data_root: DataRoot = None,
 ) -> None:
     """Make a model card and a compact posterior from finished runs."""
-    from pyro_bnn.cards import make_card
+    from pyro_bnn.cards.make import make_card
 
     folder = make_card(
         runs,

@@ -81,9 +81,10 @@ class OptimRecipe(BaseModel):
             for key in ("lr", "final_lr", "lr_sgd"):
                 rate = table.get(key)
                 number = isinstance(rate, (int, float)) and not isinstance(rate, bool) and math.isfinite(rate)
-                if rate is not None and not (number and rate > 0):
+                if rate is not None and not (number and (rate > 0 or (rate == 0 and key == "lr"))):
+                    least = "at least 0" if key == "lr" else "above 0"
                     raise ValueError(
-                        f"optim.{group}.{key}={rate!r} is not a learning rate: pass a finite number above 0"
+                        f"optim.{group}.{key}={rate!r} is not a learning rate: pass a finite number {least}"
                     )
         return self
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import pyro_bnn
+from pyro_bnn.common.moved import MOVED
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(pyro_bnn.__file__).parent
@@ -21,29 +22,36 @@ STANDARD = set(sys.stdlib_module_names)
 # room: (what else of the package it may import, what else at all besides the standard library; None: anything)
 RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "version": (set(), set()),
-    "machine": (set(), set()),
-    "memory": (set(), set()),
-    "common": (set(), {"torch"}),
+    "common": (set(), {"torch", "pyro"}),
+    "registry": (set(), set()),
     "recipe": (set(), {"pydantic", "tomli", "tomli_w"}),
     "data": (set(), {"torch", "numpy", "torchvision"}),
     "optim.torch_optim": (set(), {"torch"}),
     "optim.schedules": (set(), {"torch", "numpy", "matplotlib"}),
     "optim": ({"optim.torch_optim", "optim.schedules"}, {"torch", "pyro"}),
-    "analysis.metrics": (set(), {"torch", "numpy", "torchmetrics"}),
-    "models": ({"common"}, {"torch", "torchvision", "pyro"}),
-    "guides": ({"common"}, {"torch", "pyro"}),
-    "penalties": ({"models"}, {"torch", "pyro", "matplotlib"}),
-    "pruning": ({"models"}, {"torch", "pyro"}),
-    "inference": ({"data"}, {"torch", "pyro", "numpy", "arviz", "matplotlib"}),
-    "card_text": (set(), set()),
-    "card_curve": ({"analysis"}, set()),
-    "card_tuning": ({"recipe"}, {"tomli_w"}),
-    "compact": (set(), {"torch", "numpy"}),
-    "posterior": ({"inference", "analysis", "analysis.metrics", "data", "compact", "version"}, None),
-    "analysis": ({"inference", "analysis.metrics", "posterior", "data", "version"}, None),
+    "analysis.scores.metrics": (set(), {"torch", "numpy", "torchmetrics"}),
+    "models": ({"common", "registry"}, {"torch", "torchvision", "pyro"}),
+    "guides": ({"common", "registry"}, {"torch", "pyro"}),
+    "penalties": ({"models", "registry"}, {"torch", "pyro", "matplotlib"}),
+    "inference": ({"common", "data"}, {"torch", "pyro", "numpy", "arviz", "matplotlib"}),
+    "posterior": (
+        {
+            "common",
+            "registry",
+            "models",
+            "guides",
+            "inference",
+            "analysis",
+            "analysis.scores.metrics",
+            "data",
+            "version",
+        },
+        None,
+    ),
+    "analysis": ({"common", "inference", "analysis.scores.metrics", "posterior", "data", "version"}, None),
 }
 # where all rooms meet: they import everything, and only they and the lazy names of the package import them
-TOP = {"__init__", "__main__", "cards", "cli", "training", "posteriors", "runs", "lr_range", "progress", "studies"}
+TOP = {"__init__", "__main__", "assemble", "cards", "cli", "methods", "runs", "studies"}
 ON_DEMAND = {"arviz", "torchmetrics", "matplotlib", "jinja2", "torchvision", "PIL", "xarray", "h5netcdf", "zarr", "ray"}
 
 
@@ -54,8 +62,7 @@ def module_of(path: Path) -> str:
 def room_of(module: str) -> str:
     """The room of a dotted module, the most particular one that has a rule."""
     parts = module.split(".")[1:] or ["__init__"]
-    two = ".".join(parts[:2])
-    return two if two in RULES else parts[0]
+    return next((room for n in (3, 2) if (room := ".".join(parts[:n])) in RULES), parts[0])
 
 
 def imports(tree: ast.AST, *, only_at_import: bool = False) -> Iterator[tuple[str, ast.stmt]]:
@@ -121,6 +128,22 @@ def test_imports_are_absolute_and_not_through_the_links(folder: str) -> None:
             assert name.partition(".")[0] not in LINKS, f"{path}: import through the link {name!r}"
 
 
+def test_the_top_of_the_package_is_short() -> None:
+    """What a person sees first: rooms, and at most eight files."""
+    assert len([path for path in PACKAGE.iterdir() if path.suffix == ".py"]) <= 8
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_old_names_work_and_say_the_new_one(old: str) -> None:
+    homes = MOVED[old]
+    sys.modules.pop(old, None)
+    with pytest.warns(DeprecationWarning, match=f"{old} has moved to {homes[0]}"):
+        module = importlib.import_module(old)
+    for home in homes:
+        for name in importlib.import_module(home).__all__:
+            assert getattr(module, name) is not None
+
+
 def test_the_links_lead_to_the_package() -> None:
     for name in LINKS:
         assert (ROOT / name).is_symlink()
@@ -134,7 +157,7 @@ def test_the_links_lead_to_the_package() -> None:
         ("pyro_bnn.recipe", "torch pyro numpy"),
         ("pyro_bnn.cli", "torch pyro numpy arviz matplotlib"),
         ("pyro_bnn.data", "pyro torchvision"),
-        ("pyro_bnn.training", "arviz torchmetrics matplotlib torchvision typer jinja2"),
+        ("pyro_bnn.runs.train", "arviz torchmetrics matplotlib torchvision typer jinja2"),
     ],
 )
 def test_importing_is_cheap(module: str, absent: str) -> None:
@@ -232,7 +255,7 @@ def test_nothing_is_left_to_do_and_no_machine_is_named(path: Path) -> None:
 
 @each_file
 def test_the_library_does_not_print(path: Path) -> None:
-    if room_of(module_of(path)) in ("cards", "cli", "progress", "__main__") or path.name.startswith("make_"):
+    if room_of(module_of(path)) in ("cards", "cli", "runs", "__main__") or path.name.startswith("make_"):
         return
     for node in ast.walk(parse(path)):
         assert not (isinstance(node, ast.Call) and ast.unparse(node.func) == "print"), "print in the library"

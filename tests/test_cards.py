@@ -15,13 +15,12 @@ import pytest
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn.analysis.evaluation import ClassEvaluation, evaluate_rows
-from pyro_bnn.analysis.metrics import ece_null
-from pyro_bnn.analysis.ood import detect, gaussian_noise
-from pyro_bnn.card_curve import learning_curves
-from pyro_bnn.card_text import markdown, readme_table
-from pyro_bnn.card_tuning import settings_tried
-from pyro_bnn.cards import (
+from pyro_bnn.analysis.scores.evaluation import ClassEvaluation, evaluate_rows
+from pyro_bnn.analysis.scores.metrics import ece_null
+from pyro_bnn.analysis.scores.ood import detect, gaussian_noise
+from pyro_bnn.assemble import assemble
+from pyro_bnn.cards.curve import learning_curves
+from pyro_bnn.cards.make import (
     END,
     NOISE_TOLERANCE,
     START,
@@ -35,10 +34,13 @@ from pyro_bnn.cards import (
     verify_noise,
     write_readme,
 )
+from pyro_bnn.cards.text import markdown, readme_table
+from pyro_bnn.cards.tuning import settings_tried
 from pyro_bnn.data import load_data
 from pyro_bnn.recipe import find_recipe, parse_settings
-from pyro_bnn.runs import open_run
-from pyro_bnn.training import assemble, load, train
+from pyro_bnn.runs.finished import open_run
+from pyro_bnn.runs.loading import load
+from pyro_bnn.runs.train import train
 
 SMALL: dict[str, Any] = {
     "epochs": 3,

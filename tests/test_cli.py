@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyro_bnn.cards import read_card
+from pyro_bnn.cards.make import read_card
 from pyro_bnn.cli import main
 
 SMALL = ["--set", "epochs=1", "--set", "data_args={train_size=300, test_size=100}", "--set", "num_samples=2"]

@@ -9,10 +9,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import pyro_bnn as pb
-from pyro_bnn.compact import decode, encode
 from pyro_bnn.guides import AutoMeanFieldNormal
 from pyro_bnn.models import BNN, MLP, ResNet20, likelihoods, priors
-from pyro_bnn.training import load
+from pyro_bnn.posterior.compact import decode, encode
+from pyro_bnn.runs.loading import load
 
 
 def test_standard_deviations_come_back_within_half_a_level() -> None:

@@ -10,7 +10,7 @@ import pyro_bnn as pb
 
 STEPS = """
 import ctypes, resource, sys
-from pyro_bnn.memory import keep_freed_memory
+from pyro_bnn.common.memory import keep_freed_memory
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]

@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from pyro_bnn.inference import fit, kl
 from pyro_bnn.inference.kl import per_datum
 from pyro_bnn.models import BNN, likelihoods, priors
-from pyro_bnn.models.cvnn import CVNN
+from pyro_bnn.models.networks.cvnn import CVNN
 from pyro_bnn.models.penalty_priors import (
     GroupLassoDensity,
     GroupLassoPrior,
@@ -55,7 +55,7 @@ from pyro_bnn.penalties import (
     total_penalty,
     usual_penalty_weights,
 )
-from pyro_bnn.pruning import group_sparsity
+from pyro_bnn.penalties.pruning import group_sparsity
 
 PENALTIES = [L2(), L1(), GroupLasso("incoming"), GroupLasso("outgoing")]
 KINDS = ["L2", "L1", "incoming", "outgoing"]

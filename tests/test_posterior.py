@@ -28,13 +28,13 @@ from programs import (
 from pyro.infer.autoguide import AutoDiagonalNormal, AutoNormal
 from torch import Tensor, nn
 
-from pyro_bnn import posterior as posterior_module
+from pyro_bnn.assemble import build_guide, build_model
 from pyro_bnn.data import Standardiser
 from pyro_bnn.guides import AutoMeanFieldNormal
 from pyro_bnn.inference.predictive import observation_log_prob, predictive_draws
 from pyro_bnn.models import BNN, MLP, likelihoods, priors
 from pyro_bnn.posterior import DESCRIPTION, TENSORS, Posterior, RealPrediction
-from pyro_bnn.training import build_guide, build_model
+from pyro_bnn.posterior import posterior as posterior_module
 
 
 @pytest.fixture(params=[False, True], ids=["global", "module_local"])
@@ -144,7 +144,8 @@ def test_evaluation_in_units_shifts_the_density_only() -> None:
     scale = Standardiser(torch.tensor(100.0).double(), torch.tensor(7.0).double())
     post = Posterior(plain.model, plain.guide, {"y_standardiser": scale.to_dict()})
     y = X[:, 0].double()
-    a, b = plain.evaluate(X, y, 10), post.evaluate(X, y, 10)
+    a, b = plain.evaluate(X, y, 10), post.evaluate(X, scale.invert(y), 10)
+    assert post.evaluate(X, scale.mark(y), 10) == post.evaluate(X, y.numpy(), 10, standardised=True)
     for column in ("plug_in", "one_draw", "s_draws"):
         assert b[column]["rmse"] == pytest.approx(7 * a[column]["rmse"], rel=1e-4)
         assert b[column]["pred_nll"] == pytest.approx(a[column]["pred_nll"] + math.log(7), rel=1e-4)

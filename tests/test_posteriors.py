@@ -11,11 +11,13 @@ import torch
 
 import pyro_bnn as pb
 from pyro_bnn.analysis.arviz import open_arviz
+from pyro_bnn.assemble import catalogue
 from pyro_bnn.guides import AutoLowRankNormal, AutoPoint, Ensemble, StoredDraws
 from pyro_bnn.inference.svi import Callback, Diverged, FitState
-from pyro_bnn.posteriors import POSTERIORS, make_trainer
+from pyro_bnn.methods import POSTERIORS, make_trainer
 from pyro_bnn.recipe import Recipe
-from pyro_bnn.training import catalogue, load, train
+from pyro_bnn.runs.loading import load
+from pyro_bnn.runs.train import train
 
 SMALL: dict[str, Any] = {
     "model": "mlp",

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pyro_bnn.models.cvnn import CVNN
-from pyro_bnn.models.vgg import VGG
-from pyro_bnn.pruning import group_sparsity, prune, zero_dead_groups
+from pyro_bnn.models.networks.cvnn import CVNN
+from pyro_bnn.models.networks.vgg import VGG
+from pyro_bnn.penalties.pruning import group_sparsity, prune, zero_dead_groups
 
 
 @pytest.fixture(autouse=True)

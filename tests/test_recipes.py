@@ -9,12 +9,13 @@ import pytest
 import torch
 from pyro.infer import SVI, TraceMeanField_ELBO
 
+from pyro_bnn.assemble import NETWORKS, Assembly, _optimizer, assemble
 from pyro_bnn.guides import AutoPoint
 from pyro_bnn.inference import per_datum, scale_kl
 from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
-from pyro_bnn.posteriors import POSTERIORS
+from pyro_bnn.methods import POSTERIORS
 from pyro_bnn.recipe import Recipe, find_recipe, recipe_names
-from pyro_bnn.training import NETWORKS, Assembly, _optimizer, assemble, train
+from pyro_bnn.runs.train import train
 
 IMAGES = {"mnist": (10, 28, 1), "fashion-mnist": (10, 28, 1), "cifar10": (10, 32, 3), "cifar100": (100, 32, 3)}
 TABLES = {

@@ -14,9 +14,11 @@ import pytest
 import torch
 
 import pyro_bnn as pb
+from pyro_bnn.assemble import assemble, catalogue
 from pyro_bnn.inference.svi import Callback, FitState
 from pyro_bnn.recipe import Recipe
-from pyro_bnn.training import assemble, catalogue, load, posterior_folder, train
+from pyro_bnn.runs.loading import load, posterior_folder
+from pyro_bnn.runs.train import train
 
 SMALL: dict[str, Any] = {"epochs": 2, "data_args": {"train_size": 300, "test_size": 100}, "num_samples": 3}
 
@@ -220,6 +222,7 @@ def test_every_estimator_trains_by_name(estimator: str) -> None:
     assert all(abs(line["loss"]) < 1e4 for line in run.history)
 
 
+@pytest.mark.filterwarnings("ignore:local_reparameterization.*several positions:UserWarning")
 @pytest.mark.parametrize("layers", sorted(set(catalogue()["layers"])))
 def test_layers_by_name(layers: str) -> None:
     run = run_small(None, **{"estimator.layers": layers, "epochs": 6})

@@ -1,5 +1,5 @@
 """
-load_data: from a name or a file to tensors that are split, checked and standardised.
+load_data: from a name, a file or a frame to tensors that are split, checked and standardised.
 
 The order matters and is fixed: read, check, take `train_size` rows of train, take the validation rows out of train,
 fit the standardisers on what is left of train, apply them to all three. The test rows are only ever transformed.
@@ -8,12 +8,17 @@ Shapes: a table x (N, D) stays; images (N, H, W) become (N, 1, H, W); of four di
 that is 1, 3 or 4 and the second is not (NHWC), else the second (NCHW). Images in uint8 are divided by 255. Everything
 becomes float32. Targets of shape (N, 1) become (N,).
 
+A table (a .csv file, or a frame of pandas or polars) is told its `target` column; see :mod:`pyro_bnn.data.frames`. Its
+test rows are drawn once: `split` is the seed of the drawing, so that the same rows are left out whatever `seed` is.
+
 Task: the file's `task`, or the argument; else integers are class labels and real numbers are regression targets, but
 images always have labels, and so have files with class_names. K is the number of class names, or the largest label + 1.
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, cast, final, get_args
 
 import numpy as np
@@ -21,7 +26,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pyro_bnn.data.arrays import Frame
 from pyro_bnn.data.checks import check_finite, check_labels, check_weights
+from pyro_bnn.data.frames import Table, is_csv, table_of
 from pyro_bnn.data.sources import Source, read_source
 from pyro_bnn.data.split import Split, stratified_indices, subset
 from pyro_bnn.data.standardise import Standardiser
@@ -67,8 +74,12 @@ class Data:
 
 
 def load_data(
-    name_or_path: str | os.PathLike[str],
+    name_or_path: Any,
     *,
+    target: str | Sequence[str] | None = None,
+    features: Sequence[str] | None = None,
+    weights: str | None = None,
+    test_fraction: float | None = None,
     root: str | os.PathLike[str] | None = None,
     val_fraction: float = 0.0,
     seed: int = 0,
@@ -81,14 +92,20 @@ def load_data(
     device: torch.device | str = "cpu",
 ) -> Data:
     """
-    Load a data set by name (see `DATASETS`) or from a .npz, split and standardise it.
+    Load a data set by name (see `DATASETS`), from a .npz, a .csv or a frame, split and standardise it.
+
+    :param target: the column of a table that is predicted, or several of numbers.
+    :param features: the columns of a table that are inputs; default all others.
+    :param weights: the column of a table that says how often each training row counts.
+    :param test_fraction: share of a table, in (0, 1), that becomes the test rows; by class for classification; 0.2.
 
     :param root: the data root; default PYRO_BNN_DATA, else the user's cache.
     :param val_fraction: share of train, in [0, 1), that becomes the validation split; by class for classification.
     :param seed: chooses the rows of the validation split and of `train_size` and `test_size`.
     :param standardise: fit on train and apply to all; False leaves values as they are (uint8 images: in [0, 1]); a
         `Standardiser` is applied to x instead of a fitted one (out-of-distribution data on the in-distribution scale).
-    :param split: which of its train/test splits, for a file that stores several; default the first.
+    :param split: which of its train/test splits, for a file that stores several; default the first. Of a
+        table, the seed of the test rows.
     :param task: "classification" or "regression", where the file leaves it open.
     :param train_size: train on so many rows only (before validation is taken out), classes equally often.
     :param test_size: likewise for test.
@@ -96,7 +113,19 @@ def load_data(
     """
     if not isinstance(val_fraction, (int, float)) or not 0 <= val_fraction < 1:
         raise ValueError(f"val_fraction is {val_fraction}; give a share of the training rows in [0, 1), such as 0.1")
-    source = read_source(name_or_path, root=root, split=split, download=download)
+    if is_csv(name_or_path) or isinstance(name_or_path, Frame):
+        table = table_of(name_or_path, target, features=features, weights=weights, task=task)
+        name = Path(name_or_path).stem if is_csv(name_or_path) else "frame"
+        source = _divide(name, table, 0.2 if test_fraction is None else test_fraction, 0 if split is None else split)
+    else:
+        told = {"target": target, "features": features, "weights": weights, "test_fraction": test_fraction}
+        for argument, value in told.items():
+            if value is not None:
+                raise ValueError(
+                    f"{argument}={value!r} is for tables, a .csv file or a frame, and the data are {name_or_path!r}: "
+                    "leave it out"
+                )
+        source = read_source(name_or_path, root=root, split=split, download=download)
     train, test = _to_splits(source)
     chosen = _task(source, task, train)
     train, test, num_classes = _check_targets(source, chosen, train, test)
@@ -117,6 +146,33 @@ def load_data(
     return data.to(device)
 
 
+def _divide(name: str, table: Table, test_fraction: float, seed: int) -> Source:
+    """Draw the test rows of a table, by class for classification; both parts keep their order."""
+    n = len(table.x)
+    if isinstance(test_fraction, bool) or not isinstance(test_fraction, (int, float)) or not 0 < test_fraction < 1:
+        raise ValueError(f"test_fraction is {test_fraction!r}; give a share of the rows in (0, 1), such as 0.2")
+    k, least = round(test_fraction * n), len(table.class_names or "1")
+    if not 1 <= k <= n - least:
+        raise ValueError(
+            f"test_fraction={test_fraction} of {n} rows is {k}; test needs at least 1 row and training at least {least}"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    if table.class_names is None:
+        chosen = torch.randperm(n, generator=generator)[:k].sort().values
+    else:
+        chosen = stratified_indices(torch.from_numpy(table.y), k, generator)
+    test = np.zeros(n, dtype=np.bool_)
+    test[chosen.numpy()] = True
+    return Source(
+        name,
+        *(table.x[~test], table.y[~test], table.x[test], table.y[test]),
+        weights_train=None if table.weights is None else table.weights[~test],
+        class_names=table.class_names,
+        task="regression" if table.class_names is None else "classification",
+        columns=table.columns,
+    )
+
+
 def _to_splits(source: Source) -> tuple[Split, Split]:
     """Arrays -> tensors with the channels second; x and y checked for shape and finiteness."""
     parts = []
@@ -131,7 +187,7 @@ def _to_splits(source: Source) -> tuple[Split, Split]:
             raise ValueError(f"{source.name}: x_{part} has no rows; give at least one")
         check_finite(inputs, f"x_{part}")
         check_finite(targets, f"y_{part}")
-        parts.append(Split(inputs, targets))
+        parts.append(Split(inputs, targets, columns=source.columns))
     train, test = parts
     if train.x.shape[1:] != test.x.shape[1:]:
         raise ValueError(

@@ -73,6 +73,7 @@ class Source:
     weights_train: Array | None = None
     class_names: tuple[str, ...] | None = None
     task: str | None = None
+    columns: tuple[str, ...] | None = None
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
@@ -107,7 +108,7 @@ def read_source(
     else:
         raise ValueError(
             f"unknown data set {name!r}{suggest(name, DATASETS)}. Known: {', '.join(DATASETS)}; "
-            f"a path ending in .npz is data too, and so is a name whose file is there: {folder / f'{name}.npz'}"
+            f"a path ending in .npz or .csv is data too, and so is a name whose file is there: {folder / f'{name}.npz'}"
         )
     return replace(source, name=name, class_names=source.class_names or _CLASS_NAMES.get(name))
 

@@ -1,22 +1,32 @@
 """
 Rows of a data set as tensors that live on one device, and the index arithmetic on them.
 
-A `Split` is x (N, ...), y (N, ...) and optional weights (N,). `as_split` turns whatever a user has into one;
-`batches` gives the index tensors of an epoch; `balanced_indices` and `stratified_indices` choose rows.
+A `Split` is x (N, ...), y (N, ...) and optional weights (N,); x may be a tuple of several inputs. `as_split` turns
+whatever a user has into one; `batches` gives the index tensors of an epoch; `balanced_indices` and
+`stratified_indices` choose rows.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
 
+from pyro_bnn.data.arrays import Inputs, Series, as_inputs, as_tensor, map_inputs, members, number_of_rows
 from pyro_bnn.data.checks import check_finite, check_weights, check_weights_shape
 
-__all__ = ["Split", "as_split", "balanced_indices", "batches", "stratified_indices", "subset"]
+__all__ = [
+    "Split",
+    "as_split",
+    "balanced_indices",
+    "batch_parts",
+    "batches",
+    "from_parts",
+    "stratified_indices",
+    "subset",
+]
 
 
 @final
@@ -25,72 +35,102 @@ class Split:
     """
     Rows that belong together: inputs x (N, ...), targets y (N, ...), optional sample weights (N,).
 
-    Building one checks shapes only; `as_split` checks the values.
+    x is a tensor, or a tuple of several with N rows each. Rows of a table also know the names of its columns, and of
+    the classes if there are any. Building one checks shapes only; `as_split` checks the values.
     """
 
-    x: Tensor
+    x: Any  # Inputs: most rooms know that there is one
     y: Tensor
     weights: Tensor | None = None
+    columns: tuple[str, ...] | None = field(default=None, kw_only=True)
+    class_names: tuple[str, ...] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        for name, value in (("x", self.x), ("y", self.y), ("weights", self.weights)):
+        inputs = [("x", member) for member in self.x] if isinstance(self.x, tuple) else [("x", self.x)]
+        for name, value in (*inputs, ("y", self.y), ("weights", self.weights)):
             if not isinstance(value, Tensor) and not (name == "weights" and value is None):
                 raise TypeError(
                     f"{name} is a {type(value).__name__}; a Split holds tensors: use as_split(...) to convert"
                 )
-        if self.x.ndim == 0 or self.y.ndim == 0:
+        if not inputs or any(member.ndim == 0 for _, member in inputs) or self.y.ndim == 0:
             raise ValueError(
                 "x and y need a first dimension that counts the rows; got a single number: add one with [None]"
             )
-        if len(self.x) != len(self.y):
-            raise ValueError(f"x has {len(self.x)} rows and y has {len(self.y)}; give one target per row of x")
+        for _, member in inputs:
+            if len(member) != len(self.y):
+                raise ValueError(f"x has {len(member)} rows and y has {len(self.y)}; give one target per row of x")
         if self.weights is not None:
-            check_weights_shape(self.weights, len(self.x))
+            check_weights_shape(self.weights, len(self))
 
     def __len__(self) -> int:
-        return len(self.x)
+        return number_of_rows(self.x)
 
     def take(self, indices: Tensor) -> "Split":
         """Return the rows at `indices` (B,), in that order."""
         weights = None if self.weights is None else self.weights[indices]
-        return Split(self.x[indices], self.y[indices], weights)
+        return replace(self, x=map_inputs(lambda member: member[indices], self.x), y=self.y[indices], weights=weights)
 
     def to(self, device: torch.device | str) -> "Split":
         """Return the same rows on another device."""
         weights = None if self.weights is None else self.weights.to(device)
-        return Split(self.x.to(device), self.y.to(device), weights)
+        return replace(
+            self, x=map_inputs(lambda member: member.to(device), self.x), y=self.y.to(device), weights=weights
+        )
 
 
-def as_split(data: Any) -> Split:
+def as_split(
+    data: Any, *, weights: Any = None, dtype: torch.dtype | None = None, missing: bool = False, name: str = ""
+) -> Split:
     """
     Turn `data` into one Split: a Split, (x, y), (x, y, weights), a torch Dataset or a torch DataLoader.
 
-    Arrays become tensors; values, dtypes and shapes stay as they are. A Dataset or DataLoader is read once, from its
-    first row to its last (a plain shuffling or `drop_last` is undone: the fit draws its own order and keeps the last
-    batch). A DataLoader with a sampler of its own is read in that sampler's order. NaN, infinity and
-    negative weights are refused.
+    x, y and weights are tensors, NumPy arrays, or frames and series of pandas or polars; x may be a tuple of several.
+    Values, dtypes and shapes stay as they are. A Dataset or DataLoader is read once, from its first row to its last (a
+    plain shuffling or `drop_last` is undone). A DataLoader with a sampler of its own is read in that sampler's order.
+    NaN, infinity and negative weights are refused.
+
+    Three parts are (x, y, weights) only where the third may be sample weights: floating, (N,), finite and >= 0, beside
+    targets (N,). Otherwise say `weights=`, or give several inputs as ((x1, x2), y).
+
+    :param weights: how often each row counts, (N,); default once.
+    :param dtype: the floating dtype that arrays and frames take up; default their own.
+    :param missing: let NaN in floating y through: targets that are not known.
+    :param name: what to call the data in a complaint, such as "val".
     """
+    label = f"{name} " if name else ""
     if isinstance(data, Split):
         split = data
     elif isinstance(data, DataLoader):
-        split = _collect(_in_order(data))
-    elif isinstance(data, TensorDataset):
-        split = _from_parts(data.tensors)
+        split = _collect(_in_order(data), dtype)
+    elif type(data) is TensorDataset:
+        split = from_parts(data.tensors, dtype)
     elif isinstance(data, Dataset):
-        split = _collect(_loader(data, 1024, None))
+        split = _collect(_loader(data, 1024, None), dtype)
     elif isinstance(data, (tuple, list)):
-        split = _from_parts(data)
+        split = from_parts(data, dtype)
     else:
         raise TypeError(
-            f"data is a {type(data).__name__}; give (x, y), (x, y, weights), a Split, a torch Dataset or a DataLoader"
+            f"{name or 'data'} is a {type(data).__name__}; give (x, y), (x, y, weights), a Split, a torch Dataset or a "
+            "DataLoader"
         )
+    if weights is not None:
+        if split.weights is not None:
+            raise ValueError("sample weights were given twice, in the data and as weights=: leave one out")
+        split = replace(split, weights=_weights(as_tensor(weights, "weights", dtype), dtype))
     if len(split) == 0:
-        raise ValueError("the data have no rows; give at least one")
-    check_finite(split.x, "x")
-    check_finite(split.y, "y")
+        raise ValueError(f"{name or 'the data'} have no rows; give at least one")
+    several = isinstance(split.x, tuple)
+    for i, member in enumerate(members(split.x)):
+        check_finite(member, f"{label}x[{i}]" if several else f"{label}x")
+    check_finite(_present(split.y) if missing else split.y, f"{label}y")
     if split.weights is not None:
         check_weights(split.weights, len(split))
     return split
+
+
+def _present(y: Tensor) -> Tensor:
+    """Return y with 0 for NaN, and infinity as it is."""
+    return torch.where(y.isnan(), 0.0, y).to(y.dtype) if y.is_floating_point() else y
 
 
 def batches(
@@ -118,7 +158,7 @@ def subset(split: Split, k: int, *, seed: int = 0) -> Split:
         chosen = balanced_indices(split.y, k, generator)
     else:
         chosen = torch.randperm(len(split), generator=generator)[:k].sort().values
-    return split.take(chosen.to(split.x.device))
+    return split.take(chosen.to(split.y.device))
 
 
 def balanced_indices(labels: Tensor, k: int, generator: torch.Generator) -> Tensor:
@@ -147,32 +187,73 @@ def _rank_in_class(labels: Tensor, generator: torch.Generator) -> tuple[Tensor, 
     return order, rank, counts[inverse]
 
 
-def _from_parts(parts: Sequence[Any]) -> Split:
+def from_parts(parts: Sequence[Any], dtype: torch.dtype | None = None) -> Split:
+    """Build a Split from (x, y) or (x, y, weights); the values are not checked."""
     if len(parts) not in (2, 3):
-        raise ValueError(f"data have {len(parts)} parts; give two, (x, y), or three, (x, y, weights)")
-    x, y, *rest = (_tensor(part) for part in parts)
-    return Split(x, y, rest[0] if rest else None)
+        raise ValueError(
+            f"data have {len(parts)} parts; give two, (x, y), or three, (x, y, weights); several inputs go in a tuple "
+            "of their own, ((x1, x2), y)"
+        )
+    x, y = as_inputs(parts[0], "x", dtype), _targets(parts[1], dtype)
+    if len(parts) == 2:
+        return Split(x, y)
+    weights = as_tensor(parts[2], "weights", dtype)
+    _check_third_part(x, y, weights)
+    return Split(x, y, _weights(weights, dtype))
 
 
-def _tensor(values: Any) -> Tensor:
-    if isinstance(values, Tensor):
-        return values.detach()
-    if isinstance(values, np.ndarray):
-        return torch.from_numpy(np.array(values))
-    raise TypeError(f"a part of the data is a {type(values).__name__}; give tensors or NumPy arrays")
+def _check_third_part(x: Inputs, y: Tensor, weights: Tensor) -> None:
+    """Refuse three parts whose last may be targets: it would be taken for sample weights."""
+    remedy = "pass sample weights as weights=..., and several inputs in a tuple, ((x1, x2), y)"
+    if not weights.is_floating_point() or weights.ndim != 1:
+        raise ValueError(
+            f"the third part of the data holds {weights.dtype} of shape {tuple(weights.shape)}, and (x, y, weights) "
+            f"has floating-point weights of shape ({number_of_rows(x)},) there: {remedy}"
+        )
+    if y.ndim > 1 and y[:1].numel() > 1:
+        raise ValueError(
+            f"the second part of the data has shape {tuple(y.shape)}, so that the third may be sample weights or, for "
+            f"two inputs, the targets: {remedy}"
+        )
+    try:
+        check_weights(weights, number_of_rows(x))
+    except ValueError as error:
+        raise ValueError(f"{error} (if the third part are the targets: {remedy})") from error
 
 
-def _collect(loader: DataLoader[Any]) -> Split:
-    collected: list[Sequence[Any]] = []
-    for batch in loader:
-        if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
-            raise ValueError(
-                "the DataLoader's batches must be (x, y) or (x, y, weights); change its data set or collate_fn"
-            )
-        collected.append(batch)
+def _weights(weights: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Return sample weights as floating-point numbers."""
+    return weights if weights.is_floating_point() else weights.to(dtype or torch.get_default_dtype())
+
+
+def _targets(values: Any, dtype: torch.dtype | None) -> Tensor:
+    """Return targets as a tensor; a frame of one column as (N,)."""
+    y = as_tensor(values, "y", dtype)
+    one_column = y.ndim == 2 and y.shape[1] == 1 and not isinstance(values, Tensor) and isinstance(values, Series)
+    return y[:, 0] if one_column else y
+
+
+def _collect(loader: DataLoader[Any], dtype: torch.dtype | None) -> Split:
+    collected = [from_parts(batch_parts(batch), dtype) for batch in loader]
     if not collected:
         raise ValueError("the DataLoader or Dataset is empty; give at least one row")
-    return _from_parts([torch.cat([_tensor(part) for part in parts]) for parts in zip(*collected, strict=True)])
+    inputs = [members(part.x) for part in collected]
+    x = tuple(torch.cat(same) for same in zip(*inputs, strict=True))
+    weights = [part.weights for part in collected if part.weights is not None]
+    return Split(
+        x if isinstance(collected[0].x, tuple) else x[0],
+        torch.cat([part.y for part in collected]),
+        torch.cat(weights) if weights else None,
+    )
+
+
+def batch_parts(batch: Any) -> Sequence[Any]:
+    """Return the parts of a DataLoader's batch, (x, y) or (x, y, weights)."""
+    if not isinstance(batch, (tuple, list)) or len(batch) not in (2, 3):
+        raise ValueError(
+            "the DataLoader's batches must be (x, y) or (x, y, weights); change its data set or collate_fn"
+        )
+    return batch
 
 
 def _in_order(loader: DataLoader[Any]) -> DataLoader[Any]:

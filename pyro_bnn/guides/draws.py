@@ -12,7 +12,10 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from pyro_bnn.common.turns import in_turn
+from pyro_bnn.guides.apart import apart
 from pyro_bnn.guides.flat import FlatGuide, load_model_state, model_state, state_names
+from pyro_bnn.guides.quantiles import as_quantiles
 
 __all__ = ["Deck", "StoredDraws"]
 
@@ -23,17 +26,17 @@ class Deck:
 
     def __init__(self, n: int) -> None:
         self.n = n
-        self._left: list[int] = []
+        self.left: list[int] = []
 
     def restart(self) -> None:
         """Shuffle all of them before the next one is taken."""
-        self._left = []
+        self.left = []
 
     def take(self) -> int:
         """Return the next number."""
-        if not self._left:
-            self._left = torch.randperm(self.n).tolist()
-        return self._left.pop()
+        if not self.left:
+            self.left = torch.randperm(self.n).tolist()
+        return self.left.pop()
 
 
 @final
@@ -111,10 +114,22 @@ class StoredDraws(FlatGuide):
         """Begin a new round: the next S calls give each draw once."""
         self._deck.restart()
 
-    @torch.no_grad()
+    def decks(self) -> list[Deck]:
+        """Return what the draws are dealt from."""
+        return [self._deck]
+
+    def moves_model(self) -> bool:
+        """Whether a draw puts values of the model's own parameters in place."""
+        return self.states
+
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample every site: the values of the next draw."""
         self.build(*args, **kwargs)
+        name = str(self._pyro_name)
+        return apart(name, lambda: self._next(*args, **kwargs), moves_model=self.states)  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def _next(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         s = self._deck.take()
         if self.states:
             named = enumerate(state_names(self.model))
@@ -124,6 +139,14 @@ class StoredDraws(FlatGuide):
     def marginals(self) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation (divisor S) of the draws."""
         return self.draws.mean(0), self.draws.std(0, correction=0)
+
+    @in_turn
+    @torch.no_grad()
+    def quantiles(self, quantiles: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Return quantiles (Q, *shape) of the draws of every site, between two draws by linear interpolation."""
+        self.build(*args, **kwargs)
+        q = as_quantiles(quantiles, self.draws)
+        return {name: torch.quantile(value, q, dim=0) for name, value in self.values(self.draws.detach()).items()}
 
     @torch.no_grad()
     def by_site(self) -> dict[str, Tensor]:

@@ -15,8 +15,10 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from pyro_bnn.guides.apart import apart
 from pyro_bnn.guides.draws import Deck
 from pyro_bnn.guides.flat import load_model_state, model_state
+from pyro_bnn.registry import described
 
 __all__ = ["Ensemble"]
 
@@ -52,6 +54,7 @@ class Ensemble(nn.Module):
             assert states is not None
             self.register_buffer(f"state_{i}", torch.stack([torch.as_tensor(state[name]) for state in states]))
         self._deck = Deck(len(members))
+        self._fitted: Any = None
 
     @property
     def prototype_trace(self) -> Any:
@@ -65,7 +68,8 @@ class Ensemble(nn.Module):
         specs = [spec() for spec in says]
         if any(spec is None for spec in specs):
             return None
-        return {"name": "Ensemble", "members": specs, "states": bool(self._state_names)}
+        members = [described(member, spec) for member, spec in zip(self.members, specs, strict=True)]
+        return {"name": "Ensemble", "members": members, "states": bool(self._state_names)}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], model: Any, build: Callable[[Any, Any], nn.Module]) -> "Ensemble":
@@ -81,8 +85,33 @@ class Ensemble(nn.Module):
             if again is not None:
                 again()
 
+    def decks(self) -> list[Deck]:
+        """Return what the members are dealt from, and what those of finitely many draws deal from."""
+        own: list[Any] = [getattr(member, "decks", list) for member in self.members]
+        return [self._deck, *(deck for decks in own for deck in decks())]
+
+    def moves_model(self) -> bool:
+        """Whether a member puts values of the model's own parameters in place."""
+        asked: list[Any] = [getattr(member, "moves_model", bool) for member in self.members]
+        return bool(self._state_names) or any(moves() for moves in asked)
+
+    @property
+    def fitted(self) -> Any:
+        """What the members were fitted with, where that is the same for all; or what was left here."""
+        if self._fitted is not None:
+            return self._fitted
+        found = [getattr(member, "fitted", None) for member in self.members]
+        return found[0] if all(one == found[0] for one in found) else None
+
+    @fitted.setter
+    def fitted(self, value: Any) -> None:
+        self._fitted = value
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Sample every site from the next member."""
+        return apart("Ensemble", lambda: self._next(*args, **kwargs), moves_model=self.moves_model())
+
+    def _next(self, *args: Any, **kwargs: Any) -> Any:
         m = self._deck.take()
         if self._state_names:
             named = enumerate(self._state_names)

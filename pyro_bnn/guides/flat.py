@@ -19,11 +19,12 @@ from pyro.distributions import constraints
 from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroParam
 from torch import Tensor, nn
-from torch.distributions import biject_to
 
-from pyro_bnn.guides.init import INIT_LOCS, initial_loc, is_real
+from pyro_bnn.common.turns import in_turn
+from pyro_bnn.guides.init import DEFAULT_LOC, is_real, start_of
 from pyro_bnn.guides.mean_field import SiteView
-from pyro_bnn.guides.program import latent_trace, name_parameters, new_name, rename
+from pyro_bnn.guides.program import bijection, latent_trace, name_parameters, new_name, rename
+from pyro_bnn.guides.quantiles import as_quantiles, normal_quantiles
 
 __all__ = ["FlatGuide", "Place", "load_model_state", "model_state", "state_names"]
 
@@ -43,6 +44,29 @@ class Place:
         """Return the site's slice of `flat` (..., P) in unconstrained space and its value, (..., *shape) each."""
         u = flat[..., self.start : self.stop].reshape(flat.shape[:-1] + self.shape)
         return u, u if self.transform is None else self.transform(u)
+
+    @property
+    def value_event_dim(self) -> int:
+        """The site's own event dimensions, of its value."""
+        if self.transform is None:
+            return self.event_dim
+        return self.event_dim + cast(int, self.transform.codomain.event_dim - self.transform.domain.event_dim)
+
+    def in_plates(self, name: str, value: Tensor, lead: torch.Size) -> Tensor:
+        """
+        Return a value (*lead, *shape) with the draws' dimensions `lead` where the plates around the guide have them.
+
+        Plates count their dimensions from the right, and so the site's own plates stand where `lead` has ones:
+        (S, 1) draws of a site in a plate of 3 are (S, 3), not (S, 1, 3).
+        """
+        own = value.shape[len(lead) :]
+        target = torch.Size(torch.broadcast_shapes(own, (*lead, *(1,) * self.value_event_dim)))
+        if target.numel() != value.numel():
+            raise ValueError(
+                f"site {name!r} of shape {tuple(own)} is in plates of its own where the plates around the guide have "
+                f"{tuple(lead)}: give those plates dimensions further to the left"
+            )
+        return value.reshape(target)
 
 
 def _trained(model: Any) -> dict[str, Tensor]:
@@ -88,11 +112,10 @@ class FlatGuide(AutoGuide):
     chains: int = 1
     """How many independent chains the draws come from."""
 
-    def __init__(self, model: Any, init_loc: str = "uniform") -> None:
+    def __init__(self, model: Any, init_loc: str = DEFAULT_LOC) -> None:
         if not callable(model):
             raise TypeError(f"model is a {type(model).__name__}; pass a Pyro program (a callable)")
-        if init_loc not in INIT_LOCS:
-            raise ValueError(f"init_loc={init_loc!r} is unknown: pass one of {sorted(INIT_LOCS)}")
+        init_loc = start_of(model, init_loc)
         super().__init__(model)  # type: ignore[no-untyped-call]
         self._pyro_name = new_name(self)
         self._init_loc = init_loc
@@ -125,7 +148,7 @@ class FlatGuide(AutoGuide):
             self._setup_prototype()
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
-        trace = latent_trace(self.model, args, kwargs)
+        trace = latent_trace(self.model, args, kwargs, self._init_loc)
         sites = dict(trace.iter_stochastic_nodes())
         pieces: list[Tensor] = []
         start = 0
@@ -146,9 +169,8 @@ class FlatGuide(AutoGuide):
 
     def _lay(self, name: str, site: Any, start: int) -> Tensor:
         fn = site["fn"]
-        transform = biject_to(fn.support)
-        value = initial_loc(self._init_loc, fn, site["infer"].get("init", {}))
-        u = cast(Tensor, transform.inv(value.to(site["value"]))).detach()
+        transform = bijection(name, fn)
+        u = cast(Tensor, transform.inv(site["value"])).detach()
         plates = tuple(frame.name for frame in site["cond_indep_stack"])
         event_dim = fn.event_dim + u.dim() - site["value"].dim()
         kept = None if is_real(fn.support) else transform
@@ -167,15 +189,13 @@ class FlatGuide(AutoGuide):
         result = {}
         for name, place in self._places.items():
             u, value = place.value(flat)
-            event_dim = place.event_dim
-            if place.transform is not None:
-                event_dim += place.transform.codomain.event_dim - place.transform.domain.event_dim
-                if jacobian:
-                    self._sample_jacobian(name, place, u, value)
+            if jacobian and place.transform is not None:
+                self._sample_jacobian(name, place, u, value)
+            value = place.in_plates(name, value, flat.shape[:-1])
             with ExitStack() as stack:
                 for plate in place.plates:
                     stack.enter_context(plates[plate])
-                result[name] = pyro.sample(name, dist.Delta(value, event_dim=event_dim))
+                result[name] = pyro.sample(name, dist.Delta(value, event_dim=place.value_event_dim))
         return result
 
     def _sample_jacobian(self, name: str, place: Place, u: Tensor, value: Tensor) -> None:
@@ -209,6 +229,7 @@ class FlatGuide(AutoGuide):
     def marginals(self) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation of every entry of the flat vector, (P,) each."""
 
+    @in_turn
     @torch.no_grad()
     def site(self, name: str) -> SiteView:
         """Return mean and standard deviation of the site called `name`, detached, in unconstrained space."""
@@ -217,6 +238,17 @@ class FlatGuide(AutoGuide):
         with self._pyro_context, poutine.block():
             mean, sd = self.marginals()
         return SiteView(mean[cut].reshape(shape).clone(), sd[cut].reshape(shape).clone())
+
+    @in_turn
+    @torch.no_grad()
+    def quantiles(self, quantiles: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Return quantiles (Q, *shape) of every site, of normal entries with the mean and deviation of `marginals`."""
+        self.build(*args, **kwargs)
+        result = {}
+        for name, place in self._places.items():
+            loc, scale = self.site(name)
+            result[name] = normal_quantiles(name, loc, scale, place.transform, as_quantiles(quantiles, loc))
+        return result
 
     def slice_of(self, name: str) -> slice:
         """Return the slice of the flat vector that is the site called `name`."""

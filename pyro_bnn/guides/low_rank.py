@@ -19,6 +19,17 @@ The KL to a factorised normal is exact in O(P R^2), and so is the entropy:
 The guide samples one auxiliary site and the model's sites as points of it, so under Pyro's own ELBOs the KL is sampled;
 `pyro_bnn.inference.TraceLowRank_ELBO` takes the closed form.
 
+What is learned are mu, rho, V (P, R) and t (R), with
+
+    sqrt(d_i) = softplus(rho_i),        W_ir = sqrt(d_i) V_ir exp(3 t_r)
+
+so that W is in units that learn. In fixed units W lags behind: d grows by a factor a step, W by steps of its own, and
+when d has reached the deviations of the best diagonal q, what is left of W's gradient drowns in the noise of the draws.
+In units of sqrt(d) the correlations that W makes are there at every size, and one number per column, whose gradient is
+summed over all P weights, carries a column past the noise. With Adam, a correlation of 0.95 needs
+sqrt(d) to fall far below W, which a column does at 3 % a step for a rate of 0.01. The columns of V start orthogonal,
+so that none begins as the double of another; d and W W' start with half of each variance.
+
 A second way to the same guide is a trajectory of mean-field guides (SWAG; Maddox et al. 2019): with the moments of its
 R or more snapshots and D_r = mu_r - running mean of mu_1..mu_r, kept for the last R,
 
@@ -39,8 +50,9 @@ from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor
 from torch.nn import functional as F
 
-from pyro_bnn.guides.flat import FlatGuide
-from pyro_bnn.guides.mean_field import DEFAULT_RHO, inverse_softplus, normal_quantiles, probabilities
+from pyro_bnn.guides.flat import FlatGuide, Place
+from pyro_bnn.guides.init import DEFAULT_LOC, DEFAULT_RHO, default_scale
+from pyro_bnn.guides.mean_field import inverse_softplus
 
 __all__ = [
     "AutoLowRankNormal",
@@ -188,6 +200,25 @@ class LowRankNormal(TorchDistribution):
 
 # ------------------------------------------------------------------------------------------------------- guide
 
+COLUMN_SPEED = 3.0
+"""How much faster than its parameter the logarithm of a column's length moves."""
+
+_BEFORE = "relative_cov_factor_unconstrained"
+"""What held W in units of `init_scale`, in posteriors saved before W was in units of sqrt(d)."""
+
+
+def _whitened(factor: Tensor, rho: Tensor) -> Tensor:
+    """Return W / softplus(rho) for W (P, R)."""
+    return (factor.double() / F.softplus(rho.double()).unsqueeze(-1)).to(rho.dtype)
+
+
+def _orthogonal(like: Tensor, rank: int) -> Tensor:
+    """Return V (P, R) at random with orthogonal columns (rows, if R > P) and mean squared entry 1/R."""
+    size = len(like)
+    noise = torch.randn(size, rank, dtype=torch.promote_types(like.dtype, torch.float32), device=like.device)
+    basis: Tensor = torch.linalg.qr(noise if size >= rank else noise.mT)[0]  # with a row for each of the larger number
+    return ((basis if size >= rank else basis.mT) * math.sqrt(max(size, rank) / rank)).to(like.dtype).contiguous()
+
 
 @final
 class AutoLowRankNormal(FlatGuide):
@@ -195,22 +226,23 @@ class AutoLowRankNormal(FlatGuide):
     A normal guide over all weights with covariance diag(d) + W W'.
 
     The marginal standard deviations start at `init_scale`, half of the variance in d and half in a random W. The
-    parameters are mu, rho with sqrt(d) = softplus(rho), and W in units of `init_scale`, so that one learning rate does
-    for rho and W.
+    parameters are mu, rho with sqrt(d) = softplus(rho), and W in units of sqrt(d), column by column times exp(3 t).
 
     :param model: any Pyro program; the guide is over its unconstrained space.
     :param rank: R, the columns of W.
     :param init_loc: where the mean starts; see :mod:`pyro_bnn.guides.init`.
-    :param init_scale: initial standard deviation of every weight; default softplus(-4) = 0.0181.
+    :param init_scale: initial standard deviation of every weight; default softplus(-4) = 0.0181 for the weights of a
+        BNN, 0.1 for the sites of another program.
     """
 
     kind = "low_rank"
     loc: Tensor
     rho: Tensor
-    relative_cov_factor: Tensor
+    whitened_cov_factor: Tensor
+    column_log_scale: Tensor
 
     def __init__(
-        self, model: Any, *, rank: int = 10, init_loc: str = "uniform", init_scale: float | None = None
+        self, model: Any, *, rank: int = 10, init_loc: str = DEFAULT_LOC, init_scale: float | None = None
     ) -> None:
         if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
             raise ValueError(f"rank={rank!r} is not a number of columns: pass an integer of at least 1")
@@ -219,7 +251,6 @@ class AutoLowRankNormal(FlatGuide):
         super().__init__(model, init_loc)
         self.rank = rank
         self.init_scale = init_scale
-        self.unit = math.log1p(math.exp(DEFAULT_RHO)) if init_scale is None else init_scale
         self._build_if_known()
 
     @classmethod
@@ -246,7 +277,8 @@ class AutoLowRankNormal(FlatGuide):
         with torch.no_grad(), guide._pyro_context:
             guide.loc.copy_(mean)
             guide.rho.copy_(inverse_softplus(diag.double().sqrt()))
-            guide.relative_cov_factor.copy_(factor / guide.unit)
+            guide.whitened_cov_factor.copy_(_whitened(factor, guide.rho))
+            guide.column_log_scale.zero_()
         return guide
 
     def spec(self) -> dict[str, Any]:
@@ -255,15 +287,32 @@ class AutoLowRankNormal(FlatGuide):
         return {"name": "AutoLowRankNormal", "rank": self.rank, "init_loc": self._init_loc, **scale}
 
     def _register(self, loc: Tensor, sites: Mapping[str, Any]) -> None:
-        half = torch.full_like(loc, self.unit / math.sqrt(2), dtype=torch.float64)
+        start = torch.cat([self._initial_scale(site, self._places[name]) for name, site in sites.items()])  # (P,)
         self._add_parameter("loc", loc)
-        self._add_parameter("rho", inverse_softplus(half).to(loc.dtype))
-        columns = torch.randn(len(loc), self.rank, dtype=loc.dtype, device=loc.device)
-        self._add_parameter("relative_cov_factor", columns / math.sqrt(2 * self.rank))
+        self._add_parameter("rho", inverse_softplus(start / math.sqrt(2)).to(loc.dtype))
+        self._add_parameter("whitened_cov_factor", _orthogonal(loc, self.rank))
+        self._add_parameter("column_log_scale", loc.new_zeros(self.rank))
+
+    def _initial_scale(self, site: Any, place: Place) -> Tensor:
+        scale = default_scale(site["infer"].get("init", {})) if self.init_scale is None else self.init_scale
+        return torch.full((place.stop - place.start,), scale, dtype=torch.float64, device=site["value"].device)
 
     def distribution(self) -> LowRankNormal:
         """Return q over the flat vector."""
-        return LowRankNormal(self.loc, F.softplus(self.rho), self.unit * self.relative_cov_factor)
+        sd = F.softplus(self.rho)  # (P,)
+        columns = self.whitened_cov_factor * torch.exp(COLUMN_SPEED * self.column_log_scale)  # (P, R)
+        return LowRankNormal(self.loc, sd, sd.unsqueeze(-1) * columns)
+
+    def upgraded(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the saved tensors of any version under today's names: W was in units of its start before."""
+        if _BEFORE not in state:
+            return dict(state)
+        unit = math.log1p(math.exp(DEFAULT_RHO)) if self.init_scale is None else self.init_scale
+        kept = {name: tensor for name, tensor in state.items() if name != _BEFORE}
+        factor = unit * state[_BEFORE]
+        kept["whitened_cov_factor_unconstrained"] = _whitened(factor, state["rho_unconstrained"])
+        kept["column_log_scale_unconstrained"] = factor.new_zeros(factor.shape[-1])
+        return kept
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample the flat vector, and every site as a point of it."""
@@ -289,13 +338,3 @@ class AutoLowRankNormal(FlatGuide):
         self.build(*args, **kwargs)
         with self._pyro_context:
             return self.values(self.loc.detach())
-
-    def quantiles(self, quantiles: Sequence[float] | Tensor, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """
-        Return quantiles of every site, (Q, *shape): of each entry in unconstrained space, mapped to the support.
-
-        :param quantiles: probabilities in [0, 1].
-        """
-        at = probabilities(quantiles)
-        self.build(*args, **kwargs)
-        return {name: normal_quantiles(self.site(name), at, place.transform) for name, place in self._places.items()}

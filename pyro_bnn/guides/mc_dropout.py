@@ -24,7 +24,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from pyro_bnn.common.turns import in_turn
+from pyro_bnn.guides.apart import apart
 from pyro_bnn.guides.flat import FlatGuide
+from pyro_bnn.guides.quantiles import as_quantiles
 
 __all__ = ["AutoDropout"]
 
@@ -85,7 +88,12 @@ class AutoDropout(FlatGuide):
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Draw one mask set and sample every site as the masked weights."""
         self.build(*args, **kwargs)
-        return self._sample_at(self.loc * self._masks(self.loc.detach()), *args, **kwargs)
+        loc = self.loc
+
+        def masked() -> dict[str, Tensor]:
+            return self._sample_at(loc * self._masks(loc.detach()), *args, **kwargs)
+
+        return apart(str(self._pyro_name), masked)  # type: ignore[no-any-return]
 
     def marginals(self) -> tuple[Tensor, Tensor]:
         """Return M, and |M| sqrt(p / (1 - p)) where inputs are dropped."""
@@ -94,6 +102,22 @@ class AutoDropout(FlatGuide):
             cut = self.slice_of(name)
             sd[cut] = self.loc[cut].abs() * math.sqrt(self.rate / (1 - self.rate))
         return self.loc, sd
+
+    @in_turn
+    @torch.no_grad()
+    def quantiles(self, quantiles: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Return quantiles (Q, *shape) of every site: a dropped weight is 0 with probability p, else M / (1 - p)."""
+        self.build(*args, **kwargs)
+        with self._pyro_context:
+            loc = self.loc.detach()
+        q = as_quantiles(quantiles, loc)
+        flat = loc.expand(len(q), -1).clone()  # (Q, P)
+        for name in self._dropped:
+            cut = self.slice_of(name)
+            kept = loc[cut] / (1 - self.rate)
+            low = torch.where(kept < 0, 1 - self.rate, self.rate)  # the probability of the lower of the two values
+            flat[:, cut] = torch.where(q[:, None] <= low, kept.clamp(max=0), kept.clamp(min=0))
+        return self.values(flat)
 
     @torch.no_grad()
     def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:

@@ -30,27 +30,17 @@ from pyro.infer.autoguide import AutoGuide
 from pyro.infer.autoguide.utils import deep_setattr
 from pyro.nn import PyroParam
 from torch import Tensor
-from torch.distributions import Distribution, biject_to
+from torch.distributions import Distribution
 from torch.distributions.utils import lazy_property
 from torch.nn import functional as F
 
+from pyro_bnn.common.turns import in_turn
 from pyro_bnn.common.untouched import untouched
-from pyro_bnn.guides.init import INIT_LOCS, initial_loc, is_real
-from pyro_bnn.guides.program import latent_trace, name_parameters, new_name, rename
+from pyro_bnn.guides.init import DEFAULT_LOC, DEFAULT_RHO, default_scale, is_real, start_of
+from pyro_bnn.guides.program import bijection, latent_trace, name_parameters, new_name, rename
+from pyro_bnn.guides.quantiles import as_quantiles, normal_quantiles
 
-__all__ = [
-    "DEFAULT_RHO",
-    "AutoMeanFieldNormal",
-    "FlatSlice",
-    "Groups",
-    "SiteView",
-    "inverse_softplus",
-    "normal_quantiles",
-    "probabilities",
-]
-
-DEFAULT_RHO = -4.0
-"""The default start of rho: sigma = softplus(-4) = 0.0181, small beside the usual priors but not degenerate."""
+__all__ = ["DEFAULT_RHO", "AutoMeanFieldNormal", "FlatSlice", "Groups", "SiteView", "inverse_softplus"]
 
 Groups: TypeAlias = Literal["site"] | Mapping[str, str | Sequence[str]] | None
 
@@ -65,22 +55,6 @@ class SiteView(NamedTuple):
 
     loc: Tensor
     scale: Tensor
-
-
-def probabilities(quantiles: Sequence[float] | Tensor) -> Tensor:
-    """Return the probabilities (Q,) whose quantiles are asked for."""
-    at = torch.as_tensor(quantiles, dtype=torch.float64).reshape(-1)
-    if not bool(((at >= 0) & (at <= 1)).all()):
-        raise ValueError(
-            f"quantiles={at.tolist()} are no probabilities: pass numbers in [0, 1], e.g. [0.05, 0.5, 0.95]"
-        )
-    return at
-
-
-def normal_quantiles(site: SiteView, at: Tensor, transform: Any) -> Tensor:
-    """Return the quantiles (Q, *shape) of a site whose entries are Normal in unconstrained space."""
-    u = dist.Normal(site.loc, site.scale).icdf(at.to(site.loc).reshape(-1, *(1 for _ in site.loc.shape)))
-    return cast(Tensor, u if transform is None else transform(u))
 
 
 class FlatSlice(NamedTuple):
@@ -185,9 +159,11 @@ class AutoMeanFieldNormal(AutoGuide):
     A mean-field normal guide with softplus scales, flat storage and an analytic KL.
 
     :param model: any Pyro program; a BNN is inspected at once, another program at the first call.
-    :param init_loc: where the means start: 'uniform' (matches the prior's standard deviation; the default), 'normal',
-        'torch', 'net' or 'zeros'; see :mod:`pyro_bnn.guides.init`.
-    :param init_scale: initial sigma. At most one of `init_scale`, `init_rho`, `relative_scale`; default init_rho=-4.
+    :param init_loc: where the means start: 'uniform' (matches the prior's standard deviation; the default of a BNN),
+        'typical' (near 0 of the unconstrained space; that of other programs), 'normal', 'torch', 'net' or 'zeros';
+        see :mod:`pyro_bnn.guides.init`.
+    :param init_scale: initial sigma. At most one of `init_scale`, `init_rho`, `relative_scale`; default init_rho=-4
+        for the weights of a BNN, init_scale=0.1 for the sites of another program (half of max_scale, if that is less).
     :param init_rho: initial rho, sigma = softplus(rho).
     :param relative_scale: initial sigma as a fraction of each site's prior standard deviation.
     :param max_scale: optional cap on sigma.
@@ -200,7 +176,7 @@ class AutoMeanFieldNormal(AutoGuide):
         self,
         model: Any,
         *,
-        init_loc: str = "uniform",
+        init_loc: str = DEFAULT_LOC,
         init_scale: float | None = None,
         init_rho: float | None = None,
         relative_scale: float | None = None,
@@ -210,8 +186,7 @@ class AutoMeanFieldNormal(AutoGuide):
     ) -> None:
         if not callable(model):
             raise TypeError(f"model is a {type(model).__name__}; pass a Pyro program (a callable)")
-        if init_loc not in INIT_LOCS:
-            raise ValueError(f"init_loc={init_loc!r} is unknown: pass one of {sorted(INIT_LOCS)}")
+        init_loc = start_of(model, init_loc)
         if sum(v is not None for v in (init_scale, init_rho, relative_scale)) > 1:
             raise ValueError("init_scale, init_rho and relative_scale all set the initial sigma: pass one of them")
         _check_positive("init_scale", init_scale)
@@ -246,7 +221,7 @@ class AutoMeanFieldNormal(AutoGuide):
     # -- building ------------------------------------------------------------------------------------------------
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
-        trace = latent_trace(self.model, args, kwargs)
+        trace = latent_trace(self.model, args, kwargs, self._options["init_loc"])
         sites = dict(trace.iter_stochastic_nodes())
         group_of = _assign(sites, self._options["groups"])
         locs: dict[str, list[Tensor]] = {}
@@ -280,9 +255,8 @@ class AutoMeanFieldNormal(AutoGuide):
 
     def _lay(self, name: str, site: Any, group: str, start: int) -> tuple[Tensor, _Place]:
         fn = site["fn"]
-        transform = biject_to(fn.support)
-        value = initial_loc(self._options["init_loc"], fn, site["infer"].get("init", {}))
-        loc = transform.inv(value.to(site["value"])).detach()
+        transform = bijection(name, fn)
+        loc = transform.inv(site["value"]).detach()
         event_dim = fn.event_dim + loc.dim() - site["value"].dim()
         plates = tuple(frame.name for frame in site["cond_indep_stack"])
         bend = None if is_real(fn.support) else transform
@@ -291,6 +265,7 @@ class AutoMeanFieldNormal(AutoGuide):
 
     def _initial_rho(self, site: Any, loc: Tensor) -> Tensor:
         options = self._options
+        cap = options["max_scale"]
         if options["init_rho"] is not None:
             sigma = F.softplus(loc.new_tensor(options["init_rho"], dtype=torch.float64))
         elif options["relative_scale"] is not None:
@@ -304,8 +279,11 @@ class AutoMeanFieldNormal(AutoGuide):
         elif options["init_scale"] is not None:
             sigma = loc.new_tensor(options["init_scale"], dtype=torch.float64)
         else:
-            sigma = F.softplus(loc.new_tensor(DEFAULT_RHO, dtype=torch.float64))
-        cap = options["max_scale"]
+            hints = site["infer"].get("init", {})
+            default = default_scale(hints)
+            if cap is not None and not hints:
+                default = min(default, cap / 2)
+            sigma = loc.new_tensor(default, dtype=torch.float64)
         if cap is not None:
             if bool((sigma >= cap).any()):
                 raise ValueError(f"max_scale={cap} is not above the initial sigma {float(sigma.max()):.4g}: raise one")
@@ -380,6 +358,7 @@ class AutoMeanFieldNormal(AutoGuide):
         if self.prototype_trace is None:
             raise RuntimeError("the guide has not seen the model yet: call it once with the model's arguments")
 
+    @in_turn
     @torch.no_grad()
     def site(self, name: str) -> SiteView:
         """Return mean and standard deviation of the site called `name`, detached, in unconstrained space."""
@@ -393,6 +372,7 @@ class AutoMeanFieldNormal(AutoGuide):
         cut = slice(place.start, place.stop)
         return SiteView(loc[cut].view(place.shape).clone(), scale[cut].view(place.shape).clone())
 
+    @in_turn
     @torch.no_grad()
     def assign(self, name: str, loc: Tensor, scale: Tensor) -> None:
         """Set mean and standard deviation of the site called `name`, in unconstrained space."""
@@ -420,6 +400,7 @@ class AutoMeanFieldNormal(AutoGuide):
         self._built()
         return list(self._places)
 
+    @in_turn
     @torch.no_grad()
     def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Return the median of every site: its mean, mapped to the site's support."""
@@ -431,16 +412,17 @@ class AutoMeanFieldNormal(AutoGuide):
             result[name] = loc if place.transform is None else place.transform(loc)
         return result
 
-    def quantiles(self, quantiles: Sequence[float] | Tensor, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """
-        Return quantiles of every site, (Q, *shape): of each entry in unconstrained space, mapped to the support.
-
-        :param quantiles: probabilities in [0, 1].
-        """
-        at = probabilities(quantiles)
+    @in_turn
+    @torch.no_grad()
+    def quantiles(self, quantiles: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Return quantiles (Q, *shape) of every site, exactly; for the levels Q, such as [0.05, 0.5, 0.95]."""
         if self.prototype_trace is None:
             self._setup_prototype(*args, **kwargs)
-        return {name: normal_quantiles(self.site(name), at, place.transform) for name, place in self._places.items()}
+        result = {}
+        for name, place in self._places.items():
+            loc, scale = self.site(name)
+            result[name] = normal_quantiles(name, loc, scale, place.transform, as_quantiles(quantiles, loc))
+        return result
 
     # -- freezing ------------------------------------------------------------------------------------------------
 

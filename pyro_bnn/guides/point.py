@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from pyro_bnn.guides.flat import FlatGuide
+from pyro_bnn.guides.init import DEFAULT_LOC
 
 __all__ = ["AutoPoint"]
 
@@ -34,7 +35,7 @@ class AutoPoint(FlatGuide):
 
     loc: Tensor
 
-    def __init__(self, model: Any, *, init_loc: str = "uniform", kind: str = "map") -> None:
+    def __init__(self, model: Any, *, init_loc: str = DEFAULT_LOC, kind: str = "map") -> None:
         if kind not in ("map", "ml"):
             raise ValueError(f"kind={kind!r} is unknown: pass 'map' or 'ml'")
         super().__init__(model, init_loc)

@@ -1,17 +1,21 @@
 """What every guide here needs to know of a program: its latent sites, and names that copies do not share."""
 
 import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Container
+from typing import Any, final
 
 import pyro.poutine as poutine
 import torch
 from pyro.nn import PyroModule
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
-from torch import nn
+from torch.distributions import biject_to
 
-__all__ = ["check_global", "latent_trace", "name_parameters", "new_name", "rename"]
+from pyro_bnn.common.modules import untouched
+from pyro_bnn.common.turns import in_turn
+from pyro_bnn.guides.init import initial_loc
+
+__all__ = ["bijection", "check_global", "latent_trace", "name_parameters", "new_name", "rename"]
 
 _SERIAL = itertools.count(1)
 
@@ -20,47 +24,90 @@ def _hidden(site: Any) -> bool:
     return bool(site["type"] != "sample" or site["is_observed"] or site["name"] == "obs" or site_is_subsample(site))
 
 
-@contextmanager
-def _untouched(model: Any) -> Iterator[None]:
-    """Leave the model's buffers and the random state as they were."""
-    buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
-    kept = [b.clone() for b in buffers]
-    try:
-        with torch.random.fork_rng():
-            yield
-    finally:
-        for buffer, value in zip(buffers, kept, strict=True):
-            buffer.copy_(value)
+@final
+class _AtTheirStarts(Messenger):
+    """Give every latent site the value it starts at, so that later sites have the priors that go with it."""
+
+    def __init__(self, init_loc: str) -> None:
+        super().__init__()
+        self.init_loc = init_loc
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["value"] is not None or _hidden(msg):
+            return
+        bijection(msg["name"], msg["fn"])
+        with torch.no_grad():
+            drawn = msg["fn"].sample()
+            msg["value"] = initial_loc(self.init_loc, msg["fn"], msg["infer"].get("init", {})).to(drawn)
 
 
-def latent_trace(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return a trace of the program's latent sites; a BNN needs no arguments for it."""
+@in_turn
+def latent_trace(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init_loc: str) -> Any:
+    """
+    Return a trace of the program's latent sites, each at the value it starts at; a BNN needs no arguments for it.
+
+    The sites of a BNN start from the global random state, those of another program from one number of it.
+    """
     program = getattr(model, "sample_weights", None)
-    with _untouched(model):
+    seed = int(torch.randint(2**62, ())) if program is None and init_loc != "zeros" else None
+    full_plates: set[str] = set()
+
+    def hidden(site: Any) -> bool:
+        drawn = site["type"] == "sample" and site_is_subsample(site) and site["value"] is None
+        if drawn and site["fn"].subsample_size in (None, site["fn"].size):
+            full_plates.add(site["name"])  # made without subsample=: all of its rows, at every call
+        return _hidden(site)
+
+    with untouched(model):
         if program is None:
-            trace = poutine.block(poutine.trace(poutine.block(model, _hidden)).get_trace)(*args, **kwargs)
+            if seed is not None:
+                torch.manual_seed(seed)
+            started = poutine.block(_AtTheirStarts(init_loc)(model), hidden)
+            try:
+                trace = poutine.block(poutine.trace(started).get_trace)(*args, **kwargs)
+            except ValueError as error:  # Pyro appends a table of shapes
+                raise ValueError(str(error).partition("Trace Shapes:")[0].strip()) from error
         else:
             trace = poutine.block(poutine.trace(poutine.block(program, _hidden)).get_trace)()
     sites = dict(trace.iter_stochastic_nodes())
     if not sites:
         raise ValueError("the model has no latent site: a guide needs at least one unobserved pyro.sample")
     for name, site in sites.items():
-        check_global(name, site)
+        check_global(name, site, full_plates)
+        if program is not None:
+            start: Any = site
+            value = initial_loc(init_loc, start["fn"], start["infer"].get("init", {}))
+            start["value"] = value.to(start["value"])
     return trace
 
 
-def check_global(name: str, site: Any) -> None:
-    """Refuse a site that is discrete, or local to some of the rows."""
-    if site["fn"].support.is_discrete:
-        raise ValueError(f"site {name!r} is discrete, so no Normal fits: enumerate it or write its guide by hand")
+def check_global(name: str, site: Any, full_plates: Container[str] = ()) -> None:
+    """Refuse a site that no Normal reaches, or local to some of the rows; a plate without a subsample holds all."""
+    bijection(name, site["fn"])
     for frame in site["cond_indep_stack"]:
         if not frame.vectorized:
             raise ValueError(f"site {name!r} is in the sequential plate {frame.name!r}: use `with pyro.plate(...)`")
-        if (frame.full_size or frame.size) != frame.size or frame.name == "data":
+        if (frame.full_size or frame.size) != frame.size or (frame.name == "data" and frame.name not in full_plates):
             raise ValueError(
                 f"site {name!r} is local to the subsampled plate {frame.name!r}; this guide holds global sites only: "
                 f"move the site out of the plate or write an amortised guide for it"
             )
+
+
+def bijection(name: str, fn: Any) -> Any:
+    """Return the map from real numbers to a site's support; refuse a support that has none."""
+    if fn.support.is_discrete:
+        raise ValueError(f"site {name!r} is discrete, so no Normal fits: enumerate it or write its guide by hand")
+    try:
+        return biject_to(fn.support)
+    except NotImplementedError as error:
+        remedy = "write its guide by hand"
+        if "sphere" in repr(fn.support).lower():
+            remedy = f"use poutine.reparam(model, config={{{name!r}: ProjectedNormalReparam()}}) of pyro.infer.reparam"
+        raise ValueError(
+            f"site {name!r} has the support {fn.support!r}, which no bijection reaches from the real numbers, so no "
+            f"Normal fits: {remedy}"
+        ) from error
 
 
 def new_name(guide: PyroModule) -> str:

@@ -6,12 +6,12 @@ from pyro_bnn.inference.elbo import TraceColdPosterior_ELBO, TracePathDerivative
 from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
 from pyro_bnn.inference.gradient_variance import gradient_variance
 from pyro_bnn.inference.kl import kl_divergence, per_datum, scale_kl
-from pyro_bnn.inference.lmc import lmc
 from pyro_bnn.inference.low_rank_elbo import TraceLowRank_ELBO
-from pyro_bnn.inference.mcmc import convergence, run_chain
 from pyro_bnn.inference.predictive import predictive_draws
 from pyro_bnn.inference.reparam import flipout, local_reparameterization
-from pyro_bnn.inference.sgld import SGLD, Snapshots
+from pyro_bnn.inference.samplers.lmc import lmc
+from pyro_bnn.inference.samplers.mcmc import convergence, run_chain
+from pyro_bnn.inference.samplers.sgld import SGLD, Snapshots
 from pyro_bnn.inference.svi import Callback, Diverged, FitResult, FitState, fit
 
 __all__ = [

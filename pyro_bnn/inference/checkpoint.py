@@ -7,51 +7,32 @@ another process counts differently. Files are replaced in one step, so that a re
 """
 
 import os
-import signal
+import re
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import pyro
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
+from pyro_bnn.common.turns import hold_interrupts
+
 __all__ = [
     "atomic_write",
     "hold_interrupts",
+    "is_serial",
     "load_state",
+    "loose_tensors",
     "parameters_of",
     "restore_parameters",
     "save_state",
+    "store_with",
     "synchronise",
 ]
-
-
-@contextmanager
-def hold_interrupts() -> Iterator[None]:
-    """
-    Let a Ctrl-C within the block take effect at its end.
-
-    `torch.save` turns an interrupt in the middle of a file into an error of its own, and the interrupt would be lost.
-    Only the main thread receives interrupts, and only Python's own handling of them is put off.
-    """
-    usual = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or usual is not signal.default_int_handler:
-        yield
-        return
-    held: list[tuple[int, FrameType | None]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: held.append((number, frame)))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, usual)
-    if held:
-        signal.default_int_handler(*held[-1])
 
 
 @contextmanager
@@ -97,6 +78,39 @@ def synchronise(module: Any) -> None:
                 held = getattr(sub, f"{name}_unconstrained")
                 if value is not held:
                     held.data = value.data
+
+
+def is_serial(name: str) -> bool:
+    """Whether a name in Pyro's store is of a model or guide of this library, which no other ever has."""
+    return re.match(r"(BNN|Auto[A-Za-z]+|StoredDraws)\d+\.", name) is not None
+
+
+def loose_tensors(names: Iterable[str]) -> dict[str, tuple[Tensor, Any]]:
+    """Return those of the names that live in Pyro's store and another program may use: tensors and constraints."""
+    state = pyro.get_param_store().get_state()
+    params, constraints = state["params"], state["constraints"]
+    return {name: (params[name], constraints[name]) for name in names if name in params and not is_serial(name)}
+
+
+@contextmanager
+def store_with(tensors: Mapping[str, tuple[Tensor, Any]], *, alone: bool = False) -> Iterator[dict[str, Any]]:
+    """
+    Let Pyro's store hold these tensors under their names, and afterwards what it held before; yield its state.
+
+    :param alone: nothing else is in it meanwhile; what the block adds is in the state.
+    """
+    store = pyro.get_param_store()
+    there = store.get_state()
+    if not alone and all(there["params"].get(name) is tensor for name, (tensor, _) in tensors.items()):
+        yield cast(dict[str, Any], there)
+        return
+    own: dict[str, Any] = {"params": {}, "constraints": {}}
+    if not alone:
+        own = {key: dict(cast(Any, there)[key]) for key in own}
+    own["params"] |= {name: tensor for name, (tensor, _) in tensors.items()}
+    own["constraints"] |= {name: constraint for name, (_, constraint) in tensors.items()}
+    with store.scope(cast(Any, own)):
+        yield own
 
 
 def parameters_of(

@@ -33,12 +33,14 @@ KL. A REINFORCE baseline never contains the draw it is subtracted from.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, final
 
 import pyro.poutine as poutine
 import torch
+from pyro.distributions import Delta
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.util import MultiFrameTensor, is_validation_enabled, torch_item
@@ -88,6 +90,26 @@ def _check_reparameterised(guide_trace: Any, estimator: str) -> None:
             )
 
 
+def _check_repeated(replayed: Any, guide: Any) -> None:
+    """Refuse a guide whose second run moved its point masses: what moved them is drawn outside of sample statements."""
+    for name, site in sample_sites(replayed).items():
+        if is_point_mass(site["fn"]):
+            points, value = _point(site["fn"]), site["value"]
+            if not bool(((points == value) | (value != value)).all()):
+                raise ValueError(
+                    f"TracePathDerivative_ELBO runs the guide twice at the same draws, and {type(guide).__name__} puts "
+                    f"site {name!r} elsewhere the second time (masks or choices drawn outside of pyro.sample): use "
+                    f"Trace_ELBO or TraceMeanField_ELBO"
+                )
+
+
+def _point(fn: Any) -> Tensor:
+    while not isinstance(fn, Delta):
+        fn = fn.base_dist
+    point: Tensor = fn.v
+    return point
+
+
 @contextmanager
 def _held_fixed(trace: Any) -> Iterator[None]:
     """Stop gradients to the parameters of `trace` from whatever is computed inside."""
@@ -96,7 +118,9 @@ def _held_fixed(trace: Any) -> Iterator[None]:
     for leaf in trained:
         leaf.requires_grad_(False)
     try:
-        yield
+        with warnings.catch_warnings():  # pyro.module warns of parameters without a gradient: they are so on purpose
+            warnings.filterwarnings("ignore", message=".*was not registered in the param store")
+            yield
     finally:
         for leaf in trained:
             leaf.requires_grad_(True)
@@ -131,6 +155,7 @@ class TracePathDerivative_ELBO(Trace_ELBO):
         model_trace = _replayed(model, guide_trace, args, kwargs)
         with _held_fixed(guide_trace):
             fixed_trace = _replayed(guide, guide_trace, args, kwargs)
+            _check_repeated(fixed_trace, guide)
             return _with_log_probs(model_trace, fixed_trace, self.max_plate_nesting)
 
     def _differentiable_loss_particle(self, model_trace: Any, guide_trace: Any) -> tuple[Any, Any]:

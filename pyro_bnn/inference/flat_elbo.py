@@ -43,6 +43,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributions import Independent, Normal, kl_divergence
 
+from pyro_bnn.data.standardise import plain
 from pyro_bnn.inference.graph.private import MISSING
 from pyro_bnn.inference.kl import active_scales, scale_key
 from pyro_bnn.inference.sites import ParamSite, StepResult, param_sites
@@ -331,6 +332,7 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
     def _step(
         self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any], with_params: bool = False
     ) -> tuple[Any, Any, list[ParamSite]]:
+        args = tuple(map(plain, args))  # what says that it is standardised is an ordinary tensor here
         loss: Any = 0.0
         nll: Any = 0.0
         params: list[ParamSite] = []

@@ -43,6 +43,9 @@ from pyro.poutine.subsample_messenger import _Subsample
 from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor
 
+from pyro_bnn.common.modules import evaluation_mode
+from pyro_bnn.common.turns import alone
+
 __all__ = [
     "KL_WEIGHTS",
     "KLWeight",
@@ -194,6 +197,12 @@ class KLWeight:
                 "keep one of uniform, geometric, blundell"
             )
         return KLWeight(self.spread if self.spread is not None else other.spread, self.factors + other.factors)
+
+    def eta(self, *, epoch: float, num_data: int) -> float:
+        """Eta a(epoch): the tempering of an epoch as a whole; 0 if its batches pay no KL."""
+        if isinstance(self.spread, _Geometric) and self.spread.lam == 0:
+            return 0.0
+        return math.prod(factor(epoch=epoch, num_data=num_data) for factor in self.factors)
 
     def pi(self, *, batch: int, batch_size: int, num_batches: int, num_data: int) -> float:
         """The share pi_b of one KL that `batch` (from 0) pays."""
@@ -443,14 +452,15 @@ def kl_divergence(
     KL(q || p) of the guide as it stands, without any weight, for logging.
 
     Sites with a registered `torch.distributions.kl_divergence` are exact; the others are sampled as log q - log p,
-    averaged over `num_samples` draws. Ambient handlers (`scale_kl`, `per_datum`) do not reach it; parameters, buffers
-    behind the last latent site, and the random state are left as they were.
+    averaged over `num_samples` draws. Ambient handlers (`scale_kl`, `per_datum`) do not reach it; modules run in eval
+    mode, and parameters, their modes and the random state are left as they were.
     """
     if num_samples < 1:
         raise ValueError(f"num_samples={num_samples} is not allowed: give an integer >= 1")
     devices = range(torch.cuda.device_count())
     total: Tensor | float = 0.0
-    with torch.random.fork_rng(devices=devices), torch.no_grad(), poutine.block():
+    forked = torch.random.fork_rng(devices=devices)
+    with alone(), forked, torch.no_grad(), evaluation_mode(model, guide), poutine.block():
         for _ in range(num_samples):
             total = total + _kl_one_draw(model, guide, args, kwargs)
     return torch.as_tensor(total / num_samples)

@@ -7,7 +7,8 @@ and so is every site's E_q log p under a Normal prior, from q's marginals alone:
     -E_q log N(w_i; m_i, s_i^2) = 1/2 [ln 2 pi + ln s_i^2 + (d_i + |W_i|^2 + (mu_i - m_i)^2) / s_i^2]
 
 With Normal priors throughout that is `kl_to_normal`, in O(P R^2). Another prior, or a Normal one whose mean or
-deviation was itself drawn or is learned, is taken at the draw: unbiased, and as noisy as in Pyro's own ELBOs.
+deviation was itself drawn or is learned, is taken at the draw: unbiased, and as noisy as in Pyro's own ELBOs. So is a
+masked site, and the scales of model and guide are those of their own sites wherever they differ.
 """
 
 import math
@@ -15,9 +16,11 @@ from collections.abc import Mapping
 from typing import Any, final
 
 import pyro.distributions as dist
+import pyro.poutine as poutine
 import torch
 from pyro.infer import TraceMeanField_ELBO
 from pyro.infer.util import torch_item
+from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import Independent
 
@@ -37,8 +40,24 @@ def _fixed_normal(fn: Any, size: int) -> tuple[Tensor, Tensor] | None:
     return (mean[:size], sd[:size]) if len(mean) >= size else None  # a particle plate repeats them
 
 
+def _same(a: Any, b: Any) -> bool:
+    """Whether two scales are one number."""
+    return bool((torch.as_tensor(a) == torch.as_tensor(b)).all())
+
+
 def _cross_entropy(mean: Tensor, variance: Tensor, m: Tensor, s: Tensor) -> Tensor:
     return 0.5 * (math.log(2 * math.pi) + 2 * s.log() + (variance + (mean - m).square()) / s.square()).sum()
+
+
+@final
+class _DrawsAreVariables(Messenger):
+    """Let every draw require a gradient, that of a frozen guide too, so that a drawn prior is not taken as given."""
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        value = msg["value"]
+        drawn = isinstance(value, Tensor) and value.is_floating_point() and not msg["is_observed"]
+        if drawn and not value.requires_grad:
+            value.requires_grad_()
 
 
 @final
@@ -50,6 +69,8 @@ class TraceLowRank_ELBO(TraceMeanField_ELBO):
     """
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Any:
+        if not isinstance(poutine.unwrap(guide), Messenger):
+            guide = _DrawsAreVariables()(guide)
         with torch.enable_grad():  # so that what was drawn can be told from what was given
             return super()._get_trace(model, guide, args, kwargs)  # type: ignore[no-untyped-call]
 
@@ -77,12 +98,17 @@ class TraceLowRank_ELBO(TraceMeanField_ELBO):
         """Return the scaled KL of a joint site to the priors of its model sites; sampled where no closed form is."""
         known = {}
         for name, place in places.items():
-            if place.transform is None:
-                normal = _fixed_normal(p_sites[name]["fn"], place.stop - place.start)
+            p = p_sites[name]
+            if place.transform is None and p["mask"] is None and torch.as_tensor(p["scale"]).dim() == 0:
+                normal = _fixed_normal(p["fn"], place.stop - place.start)
                 if normal is not None:
                     known[name] = normal
         fn = q["fn"]
-        if len(known) == len(places):
+        if q["mask"] is not None:
+            raise ValueError(
+                "TraceLowRank_ELBO takes the guide's draw whole, and it is masked: mask sites of the model"
+            )
+        if len(known) == len(places) and all(_same(p_sites[name]["scale"], q["scale"]) for name in places):
             m, s = (torch.cat([pair[i] for pair in known.values()]) for i in range(2))
             return q["scale"] * fn.kl_to_normal(m, s).sum()
         repeats = fn.batch_shape.numel()

@@ -8,15 +8,24 @@ deviation (N, D) for numbers. Draws are yielded one by one, so whoever needs onl
 time; nothing here grows with S.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import itertools
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast, final
+from typing import Any, Protocol, TypeAlias, cast, final, runtime_checkable
 
 import pyro.poutine as poutine
 import torch
+from pyro.distributions import Unit
+from pyro.infer.autoguide import AutoGuide
+from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal
+
+from pyro_bnn.common.modules import evaluation_mode, reachable_modules
+from pyro_bnn.common.turns import OwnRandomness, in_turn
+from pyro_bnn.data.arrays import Inputs, first_rows, members, number_of_rows, pieces
+from pyro_bnn.data.standardise import plain
 
 __all__ = [
     "ClassDraw",
@@ -24,6 +33,7 @@ __all__ = [
     "RealDraw",
     "check_normal",
     "evaluation_mode",
+    "guide_trace",
     "observation",
     "observation_log_prob",
     "predictive_draws",
@@ -61,8 +71,24 @@ class RealDraw:
 Draw: TypeAlias = ClassDraw | RealDraw
 
 
-def rows_per_pass(x: Tensor) -> int:
+@runtime_checkable
+class Dealing(Protocol):
+    """
+    A guide of finitely many draws or members, which gives each once before any comes again.
+
+    `decks` are what it takes them from; a prediction deals from decks of its own, so that two do not mix. A guide
+    whose draws bring values of the model's own parameters says so with `moves_model`.
+    """
+
+    def restart(self) -> None: ...
+    def decks(self) -> "Sequence[Any]": ...
+    def moves_model(self) -> bool: ...
+
+
+def rows_per_pass(x: Inputs) -> int:
     """Return how many rows of x (N, ...) go through a network at once: 250 images of 1x28x28, 130 of 3x32x32."""
+    if isinstance(x, tuple):
+        return min(rows_per_pass(member) for member in x)
     if x.device.type != "cpu":
         return MOST_ROWS
     per_row = max(1, x[:1].numel() * x.element_size())
@@ -70,29 +96,45 @@ def rows_per_pass(x: Tensor) -> int:
     return min(most, max(1, CACHED_BYTES // per_row))
 
 
-@contextmanager
-def evaluation_mode(*modules: Any) -> Iterator[None]:
-    """Put modules into eval mode and back into the mode each of them was in."""
-    found = [m for module in modules if isinstance(module, nn.Module) for m in module.modules()]
-    were = [m.training for m in found]
-    for m in found:
-        m.training = False
-    try:
-        yield
-    finally:
-        for m, training in zip(found, were, strict=True):
-            m.training = training
-
-
-def observation(model: Callable[..., Any], latents: dict[str, Tensor], x: Tensor) -> Distribution:
-    """Return the distribution of the site `obs` given the latent values and inputs x (B, ...)."""
+def observation(model: Callable[..., Any], latents: dict[str, Tensor], x: Inputs) -> Distribution:
+    """Return the distribution of the observed site given the latent values and inputs x (B, ...)."""
     known = getattr(model, "observation", None)
     if known is not None:
         return cast(Distribution, known(x, latents))
     trace = poutine.trace(poutine.condition(model, data=latents)).get_trace(x)
-    if "obs" not in trace.nodes:
-        raise ValueError("the model has no site 'obs': name its observed site so to predict with it")
-    return cast(Distribution, trace.nodes["obs"]["fn"])
+    return cast(Distribution, trace.nodes[_observed_site(trace, latents)]["fn"])
+
+
+def _observed_site(trace: Any, latents: Container[str]) -> str:
+    """
+    Return the name of the site that y is observed at: the one sample site that is no latent of the guide's.
+
+    Without y it is not told apart from a latent that the guide leaves to the prior; `obs` is it where it is the only
+    one inside the plate "data".
+    """
+    sites: dict[str, Any] = {
+        name: site
+        for name, site in trace.nodes.items()
+        if site["type"] == "sample"
+        and name not in latents
+        and not isinstance(site["fn"], (_Subsample, Unit))
+        and not site["infer"].get("_deterministic")
+    }
+    if len(sites) > 1 and "obs" in sites:
+        in_plate = [n for n, s in sites.items() if any(frame.name == "data" for frame in s["cond_indep_stack"])]
+        if set(in_plate) <= {"obs"}:
+            return "obs"
+    if len(sites) > 1:
+        raise ValueError(
+            f"the model has the sites {', '.join(map(repr, sites))} beside the guide's latent ones, and a prediction "
+            "is of a single observed site: predict with pyro.infer.Predictive, or with a program that observes one"
+        )
+    if not sites:
+        raise ValueError(
+            "the model has no site 'obs', nor another one beside the guide's, when it is called with x alone: give "
+            "pyro.sample('obs', ..., obs=y) with y=None"
+        )
+    return next(iter(sites))
 
 
 def _as_draw(fn: Distribution) -> Draw:
@@ -119,49 +161,136 @@ def _join(parts: list[Draw]) -> Draw:
     return RealDraw(torch.cat([p.mean for p in real]), torch.cat([p.sd for p in real]), laws)
 
 
-def _one_draw(model: Callable[..., Any], latents: dict[str, Tensor], parts: Sequence[Tensor]) -> Draw:
+def _one_draw(model: Callable[..., Any], latents: dict[str, Tensor], parts: Sequence[Inputs]) -> Draw:
     together = getattr(model, "observation_in_parts", None)
     if together is not None:
         return _as_draw(together(parts, latents))
     return _join([_as_draw(observation(model, latents, part)) for part in parts])
 
 
-def _latents(guide: Callable[..., Any], x: Tensor, plug_in: bool) -> dict[str, Tensor]:
+def guide_trace(guide: Callable[..., Any], model: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """
+    Return the trace of a call of the guide of a model without labels.
+
+    One of Pyro's own that was never called builds itself on its first call and would take `obs` for a latent site: it
+    is called once with labels that the model draws.
+    """
+    if isinstance(guide, AutoGuide) and guide.prototype_trace is None:
+        with torch.random.fork_rng(), poutine.block():
+            trace = poutine.trace(model).get_trace(*args, **kwargs)
+            if "obs" in trace.nodes:
+                guide(*args, trace.nodes["obs"]["value"], **kwargs)
+    return poutine.trace(guide).get_trace(*args, **kwargs)
+
+
+def _latents(model: Callable[..., Any], guide: Callable[..., Any], x: Inputs, plug_in: bool) -> dict[str, Tensor]:
     if plug_in:
         if not hasattr(guide, "median"):
             raise ValueError(f"{type(guide).__name__} has no median(): a plug-in prediction needs a point to plug in")
         return dict(guide.median(x))
-    trace = poutine.trace(guide).get_trace(x)
+    trace = guide_trace(guide, model, x)
     return {name: cast(Tensor, trace.nodes[name]["value"]) for name in trace.stochastic_nodes}
 
 
+@in_turn
 @torch.no_grad()
+def _taken(model: Callable[..., Any], guide: Callable[..., Any], x: Inputs, plug_in: bool) -> Inputs:
+    """Return x in dtypes that the model takes: integers as they are, else as int64, else as floats."""
+    if all(member.is_floating_point() or member.is_complex() for member in members(x)):
+        return x
+    modules = [program for program in (guide, model) if isinstance(program, nn.Module)]
+    floats = (p.dtype for module in modules for p in module.parameters() if p.is_floating_point())
+    floating = next(floats, torch.get_default_dtype())
+    choices = [
+        [None] if member.is_floating_point() or member.is_complex() else [member.dtype, torch.int64, floating]
+        for member in members(x)
+    ]
+    failure: Exception | None = None
+    for dtypes in sorted(itertools.product(*choices), key=lambda picked: picked.count(floating)):
+        offered = tuple(m if d is None else m.to(d) for m, d in zip(members(x), dtypes, strict=True))
+        one = offered if isinstance(x, tuple) else offered[0]
+        try:
+            with torch.random.fork_rng(), evaluation_mode(model, guide), poutine.block():
+                first = first_rows(one)
+                _one_draw(model, _latents(model, guide, first, plug_in), [first])
+        except (RuntimeError, TypeError, IndexError) as error:
+            failure = error
+            continue
+        if hasattr(guide, "restart"):
+            guide.restart()
+        return one
+    assert failure is not None
+    raise failure
+
+
+@final
+class _Hands:
+    """What is left in the decks of a guide for one prediction, and what the model holds besides."""
+
+    def __init__(self, model: Any, guide: Any) -> None:
+        self.decks = list(guide.decks()) if isinstance(guide, Dealing) else []
+        self.left: list[list[int]] = [[] for _ in self.decks]
+        self.moved = [*model.parameters(), *model.buffers()] if self._moves(model, guide) else []
+
+    @staticmethod
+    def _moves(model: Any, guide: Any) -> bool:
+        return isinstance(model, nn.Module) and isinstance(guide, Dealing) and guide.moves_model()
+
+    @contextmanager
+    def dealt(self) -> Iterator[None]:
+        """Deal from decks of our own, and leave the others' and the model as they were."""
+        theirs = [deck.left for deck in self.decks]
+        kept = [tensor.detach().clone() for tensor in self.moved]
+        try:
+            for deck, left in zip(self.decks, self.left, strict=True):
+                deck.left = left
+            yield
+            self.left = [deck.left for deck in self.decks]
+        finally:
+            for deck, left in zip(self.decks, theirs, strict=True):
+                deck.left = left
+            for tensor, value in zip(self.moved, kept, strict=True):
+                tensor.detach().copy_(value)
+
+
 def predictive_draws(
     model: Callable[..., Any],
     guide: Callable[..., Any],
-    x: Tensor,
+    x: Inputs,
     num_samples: int,
     *,
     chunk: int | None = None,
     plug_in: bool = False,
+    seed: int | None = None,
+    within: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Iterator[Draw]:
     """
     Yield S draws for the rows of x (N, ...), each from one weight sample; with `plug_in` the guide's median instead.
 
+    x may be a tuple of several inputs. Integers that the model refuses are offered to it again as floats. Each draw is
+    a turn of its own (:mod:`pyro_bnn.common.turns`): draws in several threads do not mix.
+
     :param chunk: rows per forward pass, which bounds the memory of one; default `rows_per_pass`.
+    :param seed: fixes the draws and leaves the global random state alone.
+    :param within: opened around each draw, such as a parameter store of the caller's own.
     """
     if num_samples < 1:
         raise ValueError(f"num_samples={num_samples} draws nothing: pass at least 1")
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk={chunk} rows is nothing: pass at least 1")
-    if len(x) == 0:
+    if number_of_rows(x) == 0:
         raise ValueError("x has no rows: pass at least one input")
-    parts = x.split(chunk or rows_per_pass(x))
-    if hasattr(guide, "restart"):  # a guide of finitely many draws or members gives each once before any comes again
+    x = tuple(plain(member) for member in x) if isinstance(x, tuple) else plain(x)
+    with within():
+        x = _taken(model, guide, x, plug_in)
+    parts = list(pieces(x, chunk or rows_per_pass(x)))
+    randomness, hands = OwnRandomness(seed), _Hands(model, guide)
+    known = reachable_modules(model, guide)
+    if not isinstance(guide, Dealing) and hasattr(guide, "restart"):  # one of a user's own
         guide.restart()
     for _ in range(num_samples):
-        with evaluation_mode(model, guide), poutine.block():
-            latents = _latents(guide, x[:1], plug_in)
+        with randomness.turn(), within(), torch.no_grad(), evaluation_mode(known=known), poutine.block(), hands.dealt():
+            latents = _latents(model, guide, first_rows(x), plug_in)
             draw = _one_draw(model, latents, parts)
         yield draw
 
@@ -178,8 +307,12 @@ def check_normal(draw: Draw) -> None:
         )
 
 
-def observation_log_prob(draw: Draw, y: Tensor) -> Tensor:
-    """Return log p(y | x, w), (N,), of labels (N,) or targets (N,) or (N, D) under one draw."""
+def observation_log_prob(draw: Draw, y: Tensor, *, missing: bool = False) -> Tensor:
+    """
+    Return log p(y | x, w), (N,), of labels (N,) or targets (N,) or (N, D) under one draw.
+
+    :param missing: whether NaN marks elements of y that are not known; they contribute 0.
+    """
     if isinstance(draw, ClassDraw):
         return draw.log_probs.gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
     if draw.laws:
@@ -188,4 +321,6 @@ def observation_log_prob(draw: Draw, y: Tensor) -> Tensor:
             [law.log_prob(part.reshape(law.mean.shape)) for law, part in zip(draw.laws, parts, strict=True)]
         )
     target = y.unsqueeze(-1) if y.dim() == 1 else y
-    return cast(Tensor, torch.distributions.Normal(draw.mean, draw.sd).log_prob(target)).sum(-1)
+    known = ~target.isnan() if missing else torch.ones_like(target, dtype=torch.bool)
+    fn: Any = Normal(draw.mean, draw.sd)
+    return torch.where(known, fn.log_prob(torch.where(known, target, 0.0)), 0.0).sum(-1)

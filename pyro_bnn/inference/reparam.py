@@ -10,7 +10,8 @@ A layer y = x W + b (or a convolution) whose weights are W = M + S * E, E ~ N(0,
 Local reparameterisation draws the outputs instead of the weights. It is exact where each weight is used once per
 example: dense layers on (B, D). On convolutions, and on dense layers applied at several positions, a weight meets
 several positions of one example; their outputs are then correlated under q, and local reparameterisation, which draws
-them independently, matches only their marginal mean and variance. It is an approximation there.
+them independently, matches only their marginal mean and variance. It is an approximation there, and a warning says so
+once for each guide.
 
 Flipout gives every example its own W_n = M + (s_n r_n^T) * (W - M), one sign per example and input channel and one per
 example and output channel, constant over positions. Since W - M is symmetric and independent across entries, W_n has
@@ -412,8 +413,18 @@ class LocalReparameterization(_LayerHandler):
     def output(self, layer: Layer, x: Tensor, weight: _Draw, bias: _Draw | Tensor | None, spatial_dims: int) -> Tensor:
         """Mean and variance of the output, and one normal draw per output."""
         if isinstance(bias, _Draw):
-            return local_output(layer, x, weight.loc, weight.scale, bias.loc, bias.scale)
-        return local_output(layer, x, weight.loc, weight.scale, bias, None)
+            output = local_output(layer, x, weight.loc, weight.scale, bias.loc, bias.scale)
+        else:
+            output = local_output(layer, x, weight.loc, weight.scale, bias, None)
+        positions = output.shape[-spatial_dims:] if spatial_dims else output.shape[1:-1]
+        if positions.numel() > 1:
+            self._program.warn_once(
+                "positions",
+                f"{self!r}: {weight.name!r} meets several positions of each example, whose outputs are drawn as if "
+                "they were independent, so the expected likelihood and its gradient are biased: flipout() is exact "
+                "for each example",
+            )
+        return output
 
 
 @final

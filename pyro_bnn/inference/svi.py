@@ -15,8 +15,8 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, final, runtime_checkable
 
 import pyro
@@ -29,11 +29,18 @@ from pyro.optim.optim import _get_state_dict, _load_state_dict
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
-from pyro_bnn.data.split import Split, as_split, batches
-from pyro_bnn.inference.checkpoint import parameters_of, restore_parameters
+from pyro_bnn.common.turns import Job, alone
+from pyro_bnn.data.split import Split
+from pyro_bnn.data.standardise import Standardiser
+from pyro_bnn.data.streams import Rows, Stream
+from pyro_bnn.inference.checkpoint import loose_tensors, parameters_of, restore_parameters
+from pyro_bnn.inference.door import Standardise, admit
+from pyro_bnn.inference.elbo import TraceColdPosterior_ELBO
+from pyro_bnn.inference.fitted import Fitted, leave_fitted
 from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
 from pyro_bnn.inference.graph.origin import is_library
 from pyro_bnn.inference.kl import KLWeight, kl_divergence, per_datum, scale_kl, uniform
+from pyro_bnn.inference.missing import MaskMissing, any_missing
 from pyro_bnn.inference.predictive import ClassDraw, observation_log_prob, predictive_draws
 from pyro_bnn.inference.sites import leaf_of
 
@@ -105,6 +112,7 @@ class FitState:
     store_names: tuple[str, ...] = ()
     order: torch.Generator | None = None
     callbacks: tuple[Callback, ...] = ()
+    job: Job = field(default_factory=Job)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumption needs, as plain data."""
@@ -118,7 +126,7 @@ class FitState:
                 "best": self.best,
                 "seconds": self.seconds,
             },
-            "rng": torch.get_rng_state(),
+            "rng": self.job.run(torch.get_rng_state),
             "order": None if self.order is None else self.order.get_state(),
             "callbacks": {key: kept for key, callback in self._keyed() if (kept := callback.state_dict())},
         }
@@ -129,7 +137,7 @@ class FitState:
         _restore_optim(self.optim, _absolute(state["optim"], self.model, self.guide), self.parameters)
         for name, value in state["progress"].items():
             setattr(self, name, copy.copy(value))
-        torch.set_rng_state(state["rng"])
+        self.job.run(torch.set_rng_state, state["rng"])
         if self.order is not None and state["order"] is not None:
             self.order.set_state(state["order"])
         for key, callback in self._keyed():
@@ -145,12 +153,27 @@ class FitState:
 @final
 @dataclass(frozen=True)
 class FitResult:
-    """What a fit leaves: a line per epoch, the best one on validation, and why it ended."""
+    """
+    What a fit leaves: a line per epoch, the best one on validation, why it ended, and what it fitted with.
+
+    `standardiser` and `y_standardiser` are what inputs and targets are on their scale by.
+    """
 
     history: list[dict[str, Any]]
     best_epoch: int | None
     reason: str
     seconds: float
+    fitted: Fitted | None = None
+
+    @property
+    def standardiser(self) -> Standardiser | None:
+        """What inputs are on their scale by, if anything."""
+        return None if self.fitted is None else self.fitted.standardiser
+
+    @property
+    def y_standardiser(self) -> Standardiser | None:
+        """What targets are on their scale by, if anything."""
+        return None if self.fitted is None else self.fitted.y_standardiser
 
 
 def _prefixes(model: Any, guide: Any) -> dict[str, str]:
@@ -282,11 +305,9 @@ def _between_steps_is_library(
     )
 
 
-def _check(epochs: int, batch_size: int, n: int, optim: Any, elbo: Any) -> None:
+def _check(epochs: int, optim: Any, elbo: Any) -> None:
     if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
         raise ValueError(f"epochs={epochs!r} is not a number of epochs: pass an integer of at least 1")
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or not 1 <= batch_size <= n:
-        raise ValueError(f"batch_size={batch_size!r} does not fit {n} training rows: pass an integer from 1 to {n}")
     if not isinstance(optim, PyroOptim):
         raise TypeError(
             f"optim is a {type(optim).__name__}; pass one of pyro_bnn.optim or pyro.optim, e.g. Adam({{'lr': 1e-3}})"
@@ -295,64 +316,23 @@ def _check(epochs: int, batch_size: int, n: int, optim: Any, elbo: Any) -> None:
         raise TypeError(f"elbo={elbo!r} is not an ELBO object; pass e.g. TraceMeanField_ELBO()")
 
 
-def _check_labels(fn: Any, observed: Tensor, splits: Mapping[str, Split]) -> None:
-    """Refuse labels outside the support; torch would look at those of the first batch only."""
-    support = fn.support
-    bounds = [getattr(support, bound, 0) for bound in ("lower_bound", "upper_bound")]
-    if not support.is_discrete or support.event_dim or any(isinstance(bound, Tensor) for bound in bounds):
-        return
-    first = splits["y"].y[: len(observed)].reshape(-1)
-    if observed.dim() != 1 or not torch.equal(observed, first.to(observed)):
-        return  # the program observes something else than y
-    for name, split in splits.items():
-        outside = (~support.check(split.y)).reshape(len(split), -1).any(-1)  # (N,)
-        if bool(outside.any()):
-            row = int(outside.nonzero()[0])
-            raise ValueError(f"{name}[{row}]={split.y[row].tolist()} is no label of the model: pass one in {support}")
+@final
+class _Checks:
+    """Pyro's and torch's argument checks, and how many fits are under way: they are put back by the last of them."""
 
-
-def _inspect(model: Any, guide: Any, batch: Sequence[Tensor], splits: Mapping[str, Split]) -> dict[str, Tensor]:
-    """Run the program once without a trace left behind: build the guide, check the data, return named parameters."""
-    n = len(splits["y"])
-    buffers = [b for m in (model, guide) if isinstance(m, nn.Module) for b in m.buffers()]
-    kept = [b.clone() for b in buffers]
-    try:
-        with torch.random.fork_rng(), torch.no_grad(), poutine.block(), poutine.trace(param_only=True) as capture:
-            weights = poutine.trace(guide).get_trace(*batch)
-            trace = poutine.trace(poutine.replay(model, trace=weights)).get_trace(*batch)
-    except ValueError as error:  # Pyro appends a table of shapes
-        raise ValueError(str(error).partition("Trace Shapes:")[0].strip()) from error
-    finally:
-        for buffer, value in zip(buffers, kept, strict=True):
-            buffer.copy_(value)
-    observed = [site for site in trace.nodes.values() if site["type"] == "sample" and site["is_observed"]]
-    if not observed:
-        raise ValueError("the model observes nothing when called with the batch: give pyro.sample('obs', ..., obs=y)")
-    sizes = {f.full_size or f.size for site in observed for f in site["cond_indep_stack"] if f.name == "data"}
-    if not sizes and len(batch[0]) < n:
-        raise ValueError(
-            f"the observed site is not inside pyro.plate('data', {n}, subsample=...), so that a batch of "
-            f"{len(batch[0])} of {n} rows would count as the whole set: add the plate, or use batch_size={n}"
-        )
-    if sizes and sizes != {n}:
-        raise ValueError(
-            f"the model's plate 'data' has size {sorted(sizes)[0]} but {n} rows are trained on: build the model with "
-            f"num_data={n}, the rows left after a validation set is taken out"
-        )
-    shared = [name for name in trace.nodes if name in weights.nodes and trace.nodes[name]["type"] == "sample"]
-    if not shared:
-        raise ValueError("guide and model share no latent site: was the guide built for another model?")
-    for site in observed:
-        _check_labels(site["fn"], site["value"], splits)
-    sites: list[tuple[str, Any]] = sorted(capture.trace.nodes.items())
-    return {name: leaf_of(site["value"]) for name, site in sites}
+    fits = 0
+    torch_on = True
+    pyro_on = True
 
 
 @contextmanager
 def _validate_first_only() -> Iterator[Callable[[], None]]:
     """Leave Pyro's and torch's argument checks on until the callable is called; restore them at the end."""
-    torch_on = torch.distributions.Distribution._validate_args
-    pyro_on = pyro.infer.util.is_validation_enabled()
+    with alone():
+        if _Checks.fits == 0:
+            _Checks.torch_on = torch.distributions.Distribution._validate_args
+            _Checks.pyro_on = pyro.infer.util.is_validation_enabled()
+        _Checks.fits += 1
 
     def off() -> None:
         pyro.enable_validation(False)
@@ -360,8 +340,11 @@ def _validate_first_only() -> Iterator[Callable[[], None]]:
     try:
         yield off
     finally:
-        pyro.enable_validation(pyro_on)
-        torch.distributions.Distribution.set_default_validate_args(torch_on)
+        with alone():
+            _Checks.fits -= 1
+            if _Checks.fits == 0:
+                pyro.enable_validation(_Checks.pyro_on)
+                torch.distributions.Distribution.set_default_validate_args(_Checks.torch_on)
 
 
 @torch.no_grad()
@@ -371,13 +354,12 @@ def validate(
     """Return `val_nll`, -mean_i log mean_s p(y_i | x_i, w_s), and for classes `val_accuracy`, with S fixed draws."""
     total: Tensor | None = None
     probs: Tensor | None = None
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        for draw in predictive_draws(model, guide, split.x, num_samples):
-            log_prob = observation_log_prob(draw, split.y)  # (N,)
-            total = log_prob if total is None else torch.logaddexp(total, log_prob)
-            if isinstance(draw, ClassDraw):
-                probs = draw.log_probs.exp() if probs is None else probs + draw.log_probs.exp()
+    for draw in predictive_draws(model, guide, split.x, num_samples, seed=seed):
+        log_prob = observation_log_prob(draw, split.y, missing=True)  # (N,)
+        total = log_prob if total is None else torch.logaddexp(total, log_prob)
+        if isinstance(draw, ClassDraw):
+            probs = draw.log_probs.exp() if probs is None else probs + draw.log_probs.exp()
+
     assert total is not None
     nll = torch.log(torch.tensor(float(num_samples))) - total  # (N,)
     result = {"val_nll": float(nll.mean())}
@@ -393,8 +375,11 @@ def fit(
     data: Any,
     *,
     epochs: int,
-    batch_size: int = 100,
+    batch_size: int | None = None,
     val: Any = None,
+    weights: Any = None,
+    standardise: Standardise = False,
+    num_data: int | None = None,
     kl: KLWeight | None = None,
     elbo: ELBO | None = None,
     callbacks: Sequence[Callback] = (),
@@ -412,8 +397,16 @@ def fit(
     :param model: any Pyro program `model(x, y)` with its observed site in `pyro.plate("data", N, subsample=...)`.
     :param guide: any guide for it.
     :param optim: one of :mod:`pyro_bnn.optim` or of `pyro.optim`; rates are for the loss per datum.
-    :param data: the training rows: (x, y), (x, y, sample weights), a Split, a Dataset or a DataLoader.
-    :param val: validation rows in the same forms; scored after every epoch, with the draws of one fixed seed.
+    :param data: the training rows: (x, y), a Split, a Dataset or a DataLoader. x and y are tensors, NumPy arrays, or
+        frames and series of pandas or polars; several inputs are a tuple, ((x1, x2), y). Rows that come as a Dataset or
+        DataLoader are read anew in every epoch, in the loader's own batches; see :mod:`pyro_bnn.data.streams`. NaN in y
+        marks targets that are not known; see :mod:`pyro_bnn.inference.missing`.
+    :param batch_size: rows per step; default 100, or all if there are fewer. A DataLoader has its own.
+    :param val: validation rows in the same forms, read once; scored after each epoch, with the draws of one seed.
+    :param weights: how often each row counts, (N,); default once. A loader's batches (x, y, weights) bring their own.
+    :param standardise: put x and numbers in y on the scale of mean 0 and sd 1 of the training rows, "x" and "y" one of
+        them; the result keeps both standardisers.
+    :param num_data: N, for a DataLoader that does not say how many rows it has.
     :param kl: the weight on the KL, e.g. `kl.tempered(0.1)`; default `kl.uniform()`.
     :param elbo: any Pyro ELBO; default `FlatMeanField_ELBO()`, the analytic one.
     :param callbacks: see :class:`Callback`.
@@ -425,68 +418,79 @@ def fit(
     :param device: where to put rows and programs; default where they are.
     :param resume: the `state_dict` of an earlier fit's FitState, to go on from.
     """
-    train = as_split(data)
-    validation = None if val is None else as_split(val)
     elbo = FlatMeanField_ELBO() if elbo is None else elbo
     kl = uniform() if kl is None else kl
-    _check(epochs, batch_size, len(train), optim, elbo)
-    if patience is not None and (patience < 1 or (validation is None and monitor.startswith("val"))):
+    _check(epochs, optim, elbo)
+    if patience is not None and (patience < 1 or (val is None and monitor.startswith("val"))):
         raise ValueError(
             f"patience={patience} with monitor={monitor!r} cannot stop this fit: pass val=(x, y) and a patience >= 1"
         )
     if device is not None:
-        train = train.to(device)
-        validation = None if validation is None else validation.to(device)
         for program in (model, guide):
             if isinstance(program, nn.Module):
                 program.to(device)
+    job = Job()
     if seed is not None:
-        pyro.set_rng_seed(seed)
+        job.run(pyro.set_rng_seed, seed)
     for program in (model, guide):
         if isinstance(program, nn.Module):
             program.train()
-    n = len(train)
-
-    def rows(index: Tensor) -> tuple[Tensor, ...]:
-        part = train.take(index)
-        return (part.x, part.y, part.weights) if part.weights is not None else (part.x, part.y)
-
-    first = rows(torch.arange(min(batch_size, n)))
-    splits = {"y": train} if validation is None else {"y": train, "val y": validation}
-    parameters = _inspect(model, guide, first, splits)
-    if n % batch_size == 1:  # batch normalisation takes no statistics from a single row
-        try:
-            _inspect(model, guide, rows(torch.arange(1)), splits)
-        except ValueError as error:
-            raise ValueError(
-                f"{n} rows in batches of {batch_size} leave a last batch of 1 row, which the program refuses "
-                f"({error}): choose another batch_size"
-            ) from error
-    num_batches = -(-n // batch_size)
+    admitted = job.run(
+        admit,
+        model,
+        guide,
+        data,
+        val,
+        batch_size=batch_size,
+        weights=weights,
+        standardise=standardise,
+        num_data=num_data,
+        device=device,
+    )
+    stream, first, validation, n = admitted.stream, admitted.first, admitted.validation, admitted.num_data
+    parameters = admitted.parameters
     if isinstance(optim, _Scheduled):
         optim.name_parameters(_relative(parameters, model, guide))
-        optim.prepare(epochs, num_batches)
-    order = torch.Generator()
-    order.manual_seed(int(torch.randint(2**62, ())) if seed is None else seed)
-    state = FitState(model, guide, optim, epochs, batch_size, n, order=order, callbacks=tuple(callbacks))
+        optim.prepare(epochs, stream.num_batches)
+    order = stream.generator
+    if order is None:
+        order = torch.Generator()
+        order.manual_seed(int(job.run(torch.randint, 2**62, ())) if seed is None else seed)
+    state = FitState(
+        model, guide, optim, epochs, stream.batch_size, n, order=order, callbacks=tuple(callbacks), job=job
+    )
     state.parameters = parameters
     state.store_names = tuple(name for name in parameters if not _owned(name, model, guide))
     if resume is not None:
         state.load_state_dict(resume)
         state.stop = _stale(state, patience, monitor)
-    undisturbed = _between_steps_is_library(state.callbacks, optim, kl, augment)
+    fitted = Fitted(
+        n,
+        tuple(first[0].shape[1:]) if isinstance(first[0], Tensor) else None,
+        temperature=elbo.temperature if isinstance(elbo, TraceColdPosterior_ELBO) else 1.0,
+        standardiser=admitted.standardiser,
+        y_standardiser=admitted.y_standardiser,
+        class_names=_class_names(data),
+        tensors=loose_tensors(parameters),
+    )
+    undisturbed = type(stream) is Rows and _between_steps_is_library(state.callbacks, optim, kl, augment)
     disturbed_after_epochs = not all(is_library(getattr(c.epoch, "__func__", c.epoch)) for c in state.callbacks)
-    if disturbed_after_epochs and num_batches < _WORTH_RECORDING:
+    if disturbed_after_epochs and stream.num_batches < _WORTH_RECORDING:
         undisturbed = False
     step = Step(model, guide, optim, elbo, n, undisturbed=undisturbed)
+
+    def take_step(kl_weight: float, batch: Sequence[Any], masked: AbstractContextManager[Any]) -> tuple[Tensor, Tensor]:
+        with job.turn(), masked:
+            return step(kl_weight, batch)
+
     try:
         with _validate_first_only() as stop_validating:
             for callback in state.callbacks:
                 callback.start(state)
             while state.epoch < epochs and state.stop is None:
                 started = time.perf_counter()
-                line = _epoch(state, step, kl, rows, augment, stop_validating)
-                line["kl"] = float(kl_divergence(model, guide, *first)) / n
+                line = _epoch(state, take_step, kl, stream, _in_turns(augment, job), stop_validating)
+                line["kl"] = float(job.run(kl_divergence, model, guide, *first)) / n
                 if not math.isfinite(line["kl"]):
                     raise _diverged(f"KL(q || p) / N is {line['kl']} after step {state.step}", state)
                 line["elbo"] = -(line["nll"] + line["kl"])
@@ -510,10 +514,26 @@ def fit(
     except KeyboardInterrupt:
         state.stop = "interrupted"
     finally:
+        fitted = replace(fitted, eta=kl.eta(epoch=max(state.epoch - 1, 0), num_data=n))
+        leave_fitted(guide, fitted)
+        job.done()
         for callback in state.callbacks:
             callback.end(state)
     best = None if state.best is None else int(state.best["epoch"])
-    return FitResult(state.history, best, state.stop or "all epochs done", state.seconds)
+    return FitResult(state.history, best, state.stop or "all epochs done", state.seconds, fitted)
+
+
+def _class_names(data: Any) -> tuple[str, ...] | None:
+    """Return the names that data say their classes have, as data sets of torchvision do."""
+    names = data.class_names if isinstance(data, Split) else getattr(data, "classes", None)
+    return None if names is None else tuple(str(name) for name in names)
+
+
+def _in_turns(augment: Augment | None, job: Job) -> Augment | None:
+    if augment is None:
+        return None
+    change = augment
+    return lambda x: job.run(change, x)
 
 
 def _stale(state: FitState, patience: int | None, monitor: str) -> str | None:
@@ -532,39 +552,44 @@ def _owned(name: str, model: Any, guide: Any) -> bool:
     return any(name.startswith(f"{full}.") for full in _prefixes(model, guide).values() if full)
 
 
+def _masked(stream: Stream, y: Tensor) -> AbstractContextManager[Any]:
+    """Return what masks targets that are not known: for all batches of rows at hand, or for those of a loader."""
+    return MaskMissing() if stream.some_missing or (stream.may_miss and any_missing(y)) else nullcontext()
+
+
 def _epoch(
     state: FitState,
-    step: Step,
+    step: Callable[[float, Sequence[Any], AbstractContextManager[Any]], tuple[Tensor, Tensor]],
     kl: KLWeight,
-    rows: Callable[[Tensor], tuple[Tensor, ...]],
+    stream: Stream,
     augment: Augment | None,
     stop_validating: Callable[[], None],
 ) -> dict[str, Any]:
     """Walk through the rows once; return the epoch's line."""
     n = state.num_data
-    indices = batches(n, state.batch_size, state.order)
-    losses, nlls, weights = [], [], []
-    for b, index in enumerate(indices):
-        w = kl.weight(batch=b, batch_size=len(index), epoch=state.epoch, num_batches=len(indices), num_data=n)
-        batch = rows(index)
+    losses, nlls, weights, lengths = [], [], [], []
+    for b, batch in enumerate(stream.epoch(state.order)):
+        size = len(batch[1])
+        w = kl.weight(batch=b, batch_size=size, epoch=state.epoch, num_batches=stream.num_batches, num_data=n)
         if augment is not None:
             batch = (augment(batch[0]), *batch[1:])
-        loss, nll = step(w, batch)
+        loss, nll = step(w, batch, _masked(stream, batch[1]))
         if b == 0:
             stop_validating()
         losses.append(loss)
         nlls.append(nll)
         weights.append(w)
+        lengths.append(size)
         state.step += 1
         state.batch_loss, state.batch_nll = loss, nll
         for callback in state.callbacks:
             callback.step(state)
-    sizes = torch.tensor([len(index) for index in indices], dtype=torch.float64)
-    share = sizes / n  # (M,)
+    sizes = torch.tensor(lengths, dtype=torch.float64)
+    share = sizes / sizes.sum()  # (M,)
     loss_b, nll_b = torch.stack(losses).double().cpu(), torch.stack(nlls).double().cpu()  # (M,)
     if not bool(torch.isfinite(loss_b).all()):
         at = int((~torch.isfinite(loss_b)).nonzero()[0])
-        raise _diverged(f"the loss is {float(loss_b[at])} at step {state.step - len(indices) + at + 1}", state)
+        raise _diverged(f"the loss is {float(loss_b[at])} at step {state.step - len(losses) + at + 1}", state)
     return {
         "epoch": state.epoch + 1,
         "step": state.step,

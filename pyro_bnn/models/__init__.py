@@ -2,17 +2,17 @@
 
 from pyro_bnn.models import likelihoods, penalty_priors, priors
 from pyro_bnn.models.bnn import BNN
-from pyro_bnn.models.cvnn import CVNN
-from pyro_bnn.models.densenet121 import DenseNet121
-from pyro_bnn.models.lenet5 import LeNet5
-from pyro_bnn.models.mlp import MLP
-from pyro_bnn.models.one_hidden_layer import OneHiddenLayer
-from pyro_bnn.models.patch_transformer import PatchTransformer
-from pyro_bnn.models.perceptron import Perceptron
-from pyro_bnn.models.resnet20 import ResNet20
-from pyro_bnn.models.resnet34 import ResNet34
-from pyro_bnn.models.vgg import VGG
-from pyro_bnn.models.wide_resnet import WideResNet
+from pyro_bnn.models.networks.cvnn import CVNN
+from pyro_bnn.models.networks.densenet121 import DenseNet121
+from pyro_bnn.models.networks.lenet5 import LeNet5
+from pyro_bnn.models.networks.mlp import MLP
+from pyro_bnn.models.networks.one_hidden_layer import OneHiddenLayer
+from pyro_bnn.models.networks.patch_transformer import PatchTransformer
+from pyro_bnn.models.networks.perceptron import Perceptron
+from pyro_bnn.models.networks.resnet20 import ResNet20
+from pyro_bnn.models.networks.resnet34 import ResNet34
+from pyro_bnn.models.networks.vgg import VGG
+from pyro_bnn.models.networks.wide_resnet import WideResNet
 
 __all__ = [
     "BNN",

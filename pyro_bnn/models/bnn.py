@@ -8,6 +8,11 @@ The network handed in is copied and never changed. Its forward pass runs through
 weights, shared modules and attention layers work as they are. What is not random (normalisation layers by default, and
 a learned noise level) is an ordinary Pyro parameter that the same optimizer step trains.
 
+What a network computes again in the backward pass (checkpoints), or looks up there (a hook, an autograd Function that
+holds on to a module), has to find the weights of its draw, and functional_call has put others back by then. A network
+that is seen to do so runs on a copy of its modules that keeps the draw's weights, one copy per call; buffers are
+shared. A reentrant checkpoint, which cannot reach the guide's parameters, is refused.
+
 Batch normalisation asks for narrow posteriors. In training, a batch's own statistics undo what a draw of the weights
 does to the scale of a layer, so the deviations may grow at no cost; in prediction, the running statistics are those of
 no draw in particular, and every draw is normalised a little wrongly. Where single draws predict much worse than the
@@ -17,7 +22,8 @@ training NLL says, lower eta and the initial deviations (the recipes of residual
 import copy
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias, cast, final
 
@@ -27,14 +33,18 @@ import torch
 from pyro.infer.autoguide.utils import deep_setattr
 from pyro.nn import PyroModule, PyroParam
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.distributions import Distribution
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
 
 from pyro_bnn.common.untouched import untouched
 from pyro_bnn.models.likelihoods import Likelihood
-from pyro_bnn.models.priors import Prior, fans
+from pyro_bnn.models.priors import Prior, torch_fan_in
+from pyro_bnn.registry import described
 
 __all__ = ["BNN", "NORM_LAYERS", "Selector"]
 
@@ -42,6 +52,9 @@ NORM_LAYERS: tuple[type[nn.Module], ...] = (_NormBase, nn.LayerNorm, nn.GroupNor
 
 Selector: TypeAlias = str | type[nn.Module] | Callable[[str, nn.Module, Tensor], bool]
 """A glob pattern on parameter names, a module type, or a predicate of (name, module, parameter)."""
+
+Inputs: TypeAlias = Tensor | tuple[Tensor, ...]
+"""One tensor (B, ...), or a tuple of several for a network that is called `net(x1, x2)`."""
 
 _SERIAL = itertools.count(1)
 
@@ -97,6 +110,77 @@ def _uses_batch_statistics(net: nn.Module) -> bool:
     return any(isinstance(m, _NormBase) and m.training and m.track_running_stats for m in net.modules())
 
 
+def _arguments(x: Inputs) -> tuple[Tensor, ...]:
+    """Return what the network is called with: one input, or each of several."""
+    return x if isinstance(x, tuple) else (x,)
+
+
+def _inputs(x: Any) -> Inputs:
+    """Refuse inputs that are no tensors, or several of different lengths; a list becomes a tuple."""
+    x = tuple(x) if isinstance(x, list) else x
+    if isinstance(x, tuple) and not x:
+        raise ValueError("x is empty: pass a tensor, or a tuple of tensors for a network of several inputs")
+    for member in _arguments(x):
+        if not isinstance(member, Tensor):
+            found = type(x).__name__ if member is x else f"{type(x).__name__} with a {type(member).__name__}"
+            raise TypeError(f"x is a {found}: pass a tensor, or a tuple of tensors for a network of several inputs")
+    lengths = [len(member) for member in _arguments(x)]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"the inputs have {lengths} rows: give each a row per row of the data")
+    return cast(Inputs, x)
+
+
+_RECOMPUTES = "pyro_bnn: the network saves tensors for a recomputation in the backward pass"
+
+
+@final
+class _HookWatch(TorchFunctionMode):
+    """Notices whether hooks are put on tensors."""
+
+    found = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found = self.found or func is Tensor.register_hook
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _without_saved_tensors_hooks() -> Iterator[None]:
+    """Let a checkpoint within the block raise; where such hooks are active around it, torch raises at once."""
+    try:
+        guard = disable_saved_tensors_hooks(_RECOMPUTES)
+        guard.__enter__()
+    except RuntimeError as error:
+        raise RuntimeError(_RECOMPUTES) from error
+    try:
+        yield
+    finally:
+        guard.__exit__(None, None, None)
+
+
+def _python_nodes(output: Tensor) -> Iterator[Any]:
+    """Yield the nodes behind a tensor that run Python code in the backward pass."""
+    todo: list[Any] = [output.grad_fn]
+    seen: set[Any] = set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, BackwardCFunction):
+            yield node
+        todo.extend(following for following, _ in node.next_functions)
+
+
+def _holds_module(node: Any) -> bool:
+    held = [getattr(value, "__self__", value) for value in vars(node).values()]
+    return any(isinstance(value, nn.Module) for value in held)
+
+
+def _has_backward_hooks(net: nn.Module) -> bool:
+    return any(m._backward_hooks or m._backward_pre_hooks for m in net.modules())
+
+
 @final
 class _BatchByBatch(nn.Module):
     """A network's outputs for several batches, so that its weights are put in place once."""
@@ -105,8 +189,8 @@ class _BatchByBatch(nn.Module):
         super().__init__()
         self.net = net
 
-    def forward(self, batches: Sequence[Tensor]) -> Tensor:
-        return torch.cat([self.net(batch) for batch in batches], dim=-2)  # (..., B, K)
+    def forward(self, *batches: Inputs) -> Tensor:
+        return torch.cat([self.net(*_arguments(batch)) for batch in batches], dim=-2)  # (..., B, K)
 
 
 @final
@@ -114,7 +198,7 @@ class BNN(PyroModule):
     """
     The Pyro program of a Bayesian neural network.
 
-    :param net: any module mapping x (B, ...) to outputs (B, K); it is copied.
+    :param net: any module mapping x (B, ...), or several inputs, to outputs (B, K); it is copied.
     :param prior: a rule from (name, module, parameter) to a distribution; see :mod:`pyro_bnn.models.priors`.
     :param likelihood: what an output says about a label; see :mod:`pyro_bnn.models.likelihoods`.
     :param num_data: N, the number of rows trained on (after a validation set is taken out).
@@ -178,6 +262,8 @@ class BNN(PyroModule):
         self._priors_at: tuple[torch.device, torch.dtype, Any] | None = None
         self._indices: dict[tuple[int, torch.device], Tensor] = {}
         self._vmaps: dict[bool, bool] = {}  # whether vmap goes through the network, by training mode
+        self._keeps = _has_backward_hooks(template)  # whether the backward pass needs the weights in the modules
+        self._ran: set[bool] = set()  # the training modes in which gradients were asked for before
         self.priors()
 
     @property
@@ -194,7 +280,7 @@ class BNN(PyroModule):
             owners = _owners(self.template)
             self._priors = {name: self._prior_of(name, *owners[name]) for name in self.random_names}
             self._hints = {
-                name: {"fan_in": fans(*owners[name])[0], "value": owners[name][1].detach()}
+                name: {"fan_in": torch_fan_in(*owners[name]), "value": owners[name][1].detach()}
                 for name in self.random_names
             }
             self._priors_at = place
@@ -208,16 +294,18 @@ class BNN(PyroModule):
             for name, prior in priors.items()
         }
 
-    def forward(self, x: Tensor, y: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
+    def forward(self, x: Inputs, y: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
         """
         Run the program on a batch and return the network's output, (B, K).
 
-        :param x: inputs (B, ...).
+        :param x: inputs (B, ...); a tuple (x1, x2, ...) for a network that is called `net(x1, x2, ...)`.
         :param y: labels (B,) or targets (B, D); None to predict.
         :param weights: how often each row counts, (B,); default once.
         """
+        x = _inputs(x)
+        rows = _arguments(x)[0]
         output, fn, observed = self._law(x, y, self.sample_weights())
-        with pyro.plate("data", self.num_data, subsample=self._subsample(x)):
+        with pyro.plate("data", self.num_data, subsample=self._subsample(rows)):
             if weights is None:
                 pyro.sample("obs", fn, obs=observed)
             else:
@@ -226,12 +314,13 @@ class BNN(PyroModule):
                     pyro.sample("obs", fn, obs=observed)
         return output
 
-    def _law(self, x: Tensor, y: Tensor | None, sampled: Mapping[str, Tensor]) -> tuple[Tensor, Any, Tensor | None]:
+    def _law(self, x: Inputs, y: Tensor | None, sampled: Mapping[str, Tensor]) -> tuple[Tensor, Any, Tensor | None]:
         """Return the network's output (..., B, K), the distribution of the labels, and these in its shape."""
         output = self.output(x, sampled)
         if not isinstance(output, Tensor) or output.dim() < 2:
             found = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
-            raise ValueError(f"net returns {found} for {len(x)} rows; it must return one tensor (B, K): wrap it")
+            rows = len(_arguments(x)[0])
+            raise ValueError(f"net returns {found} for {rows} rows; it must return one tensor (B, K): wrap it")
         fn: Any = self.likelihood.distribution(output, self._noise())
         return output, fn, None if y is None else self.likelihood.shape_target(y, output)
 
@@ -239,38 +328,93 @@ class BNN(PyroModule):
         """Return whether `plain_nll` says what `forward` says: nothing replaced, no hooks."""
         return untouched(self, _WRITTEN)
 
-    def plain_nll(self, values: Mapping[str, Tensor], scale: Callable[[Any], Any], x: Tensor, y: Tensor) -> Tensor:
+    def plain_nll(self, values: Mapping[str, Tensor], scale: Callable[[Any], Any], x: Inputs, y: Tensor) -> Tensor:
         """Return minus the log-likelihood of a batch, times N / B and what `scale` makes of it; values by site."""
+        x = _inputs(x)
         with self._pyro_context:
             _, fn, observed = self._law(x, y, {name: values[f"net.{name}"] for name in self.random_names})
         log_prob: Tensor = fn.log_prob(observed)  # (B,)
-        nll: Tensor = -(log_prob * scale(1.0 * self.num_data / len(x))).sum()
+        nll: Tensor = -(log_prob * scale(1.0 * self.num_data / len(_arguments(x)[0]))).sum()
         return nll
 
-    def output(self, x: Tensor | Sequence[Tensor], sampled: Mapping[str, Tensor]) -> Tensor:
-        """Return the network's output (..., B, K) for weights with any leading draw dimensions; x may come in parts."""
+    def output(self, x: Inputs, sampled: Mapping[str, Tensor]) -> Tensor:
+        """Return the network's output (..., B, K) for weights with any leading draw dimensions."""
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return self._output([x], sampled)
+        if not self._keeps:
+            output = self._output_unless_kept(x, sampled)
+            if output is not None:
+                return output
+        output = self._output([x], sampled)
+        self._needs_kept_weights(output)
+        return output
+
+    def _output_unless_kept(self, x: Inputs, sampled: Mapping[str, Tensor]) -> Tensor | None:
+        """Return the output, or None, with everything as it was, if the backward pass needs the weights in place."""
+        mode = self.template.training
+        first = mode not in self._ran
+        before = [(b, b.clone()) for b in self.template.buffers()] if first else []
+        state = torch.get_rng_state() if first else None
+        watch = _HookWatch() if first else None
+        try:
+            with _without_saved_tensors_hooks(), nullcontext() if watch is None else watch:
+                output = self._output([x], sampled)
+        except RuntimeError as error:
+            if _RECOMPUTES not in str(error):
+                raise
+        else:
+            self._ran.add(mode)
+            if not self._needs_kept_weights(output) and not (watch is not None and watch.found):
+                return output
+        self._keeps = True
+        if state is None:
+            raise RuntimeError(
+                "the network began to recompute or to look up weights in the backward pass after its first step (a "
+                "checkpoint, or an autograd Function that holds a module): take the step again"
+            )
+        torch.set_rng_state(state)
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)
+        return None
+
+    def _needs_kept_weights(self, output: Any) -> bool:
+        """Whether Python code of the backward pass may look into modules; a reentrant checkpoint is refused."""
+        needs = False
+        for node in _python_nodes(output) if isinstance(output, Tensor) else ():
+            if type(node).__name__ == "CheckpointFunctionBackward":
+                raise RuntimeError(
+                    "the network checkpoints with use_reentrant=True, whose recomputation in the backward pass finds "
+                    "other weights than the draw's and gives the guide no gradient: pass use_reentrant=False to "
+                    "torch.utils.checkpoint"
+                )
+            needs = needs or _holds_module(node)
+        return needs
+
+    def _output(self, parts: Sequence[Inputs], sampled: Mapping[str, Tensor]) -> Tensor:
+        """Return the outputs over the rows of several batches."""
         fixed = {name: self._deterministic(name) for name in self.deterministic_names}
         draws = {name: value.dim() - self._dims[name] for name, value in sampled.items()}
         if not any(draws.values()):
-            return self._call(x, {**sampled, **fixed})
+            return self._call(parts, {**sampled, **fixed})
         lead = max((v.shape[: draws[n]] for n, v in sampled.items()), key=len)  # the draw dimensions, e.g. (S, 1)
         flat = {
             name: value.expand(*lead, *value.shape[draws[name] :]).flatten(0, len(lead) - 1)
             for name, value in sampled.items()
         }  # (S, *shape)
-        output = self._output_per_draw(x, flat, fixed)  # (S, B, K)
+        output = self._output_per_draw(parts, flat, fixed)  # (S, B, K)
         if len(lead) > 1 and lead[-1] == 1:  # the last leading dimension stands where the data plate puts B
             lead = lead[:-1]
         return output.reshape(*lead, *output.shape[1:])
 
-    def observation(self, x: Tensor, latents: Mapping[str, Tensor]) -> Distribution:
+    def observation(self, x: Inputs, latents: Mapping[str, Tensor]) -> Distribution:
         """Return p(y | x, weights) for latent values by site name, without running the program."""
         return self.observation_in_parts([x], latents)
 
-    def observation_in_parts(self, x: Sequence[Tensor], latents: Mapping[str, Tensor]) -> Distribution:
+    def observation_in_parts(self, x: Sequence[Inputs], latents: Mapping[str, Tensor]) -> Distribution:
         """Return p(y | x, weights) over the rows of several batches of inputs, run one after another."""
         with self._pyro_context, poutine.block():
-            output = self.output(x, {name: latents[f"net.{name}"] for name in self.random_names})
+            output = self._output(x, {name: latents[f"net.{name}"] for name in self.random_names})
             return self.likelihood.distribution(output, self._noise())
 
     def spec(self) -> dict[str, Any] | None:
@@ -280,34 +424,55 @@ class BNN(PyroModule):
         if not isinstance(config, dict) or prior is None:
             return None
         return {
-            "net": {"name": type(self.template).__name__, **config},
-            "prior": prior,
-            "likelihood": self.likelihood.spec(),
+            "net": described(self.template, {"name": type(self.template).__name__, **config}),
+            "prior": described(self.prior, prior),
+            "likelihood": described(self.likelihood, self.likelihood.spec()),
             "num_data": self.num_data,
             "random": list(self.random_names),
         }
+
+    def expects_unit_targets(self) -> bool:
+        """Return whether targets far from mean 0 and sd 1 are a mistake; see the likelihood."""
+        return self.likelihood.expects_unit_targets()
 
     def kept_tensors(self) -> set[str]:
         """Return the names in the state dict that a saved posterior keeps: all but the initial weights."""
         initial = {f"net.{name}" for name, _ in self.template.named_parameters(remove_duplicate=False)}
         return set(self.state_dict()) - initial
 
-    def _call(self, x: Tensor | Sequence[Tensor], values: Mapping[str, Tensor]) -> Tensor:
+    def _call(self, parts: Sequence[Inputs], values: Mapping[str, Tensor]) -> Tensor:
         placed = {place: value for name, value in values.items() for place in self._places[name]}
-        if isinstance(x, Tensor):
-            return cast(Tensor, functional_call(self.template, placed, (x,), tie_weights=False))
+        if self._keeps and torch.is_grad_enabled():
+            return self._call_on_copy(parts, values)
+        if len(parts) == 1:
+            return cast(Tensor, functional_call(self.template, placed, _arguments(parts[0]), tie_weights=False))
         placed = {f"net.{place}": value for place, value in placed.items()}
-        return cast(Tensor, functional_call(_BatchByBatch(self.template), placed, (x,), tie_weights=False))
+        return cast(Tensor, functional_call(_BatchByBatch(self.template), placed, tuple(parts), tie_weights=False))
+
+    def _call_on_copy(self, parts: Sequence[Inputs], values: Mapping[str, Tensor]) -> Tensor:
+        """Run the network on a copy of its modules that holds these weights for good; its buffers are the network's."""
+        template = self.template
+        kept: dict[int, Any] = {id(buffer): buffer for buffer in template.buffers()}
+        kept |= {id(template.get_parameter(name)): value for name, value in values.items()}
+        net = copy.deepcopy(template, kept)
+        output = net(*_arguments(parts[0])) if len(parts) == 1 else _BatchByBatch(net)(*parts)
+        for own, copied in zip(template.modules(), net.modules(), strict=True):
+            own._buffers.update(copied._buffers)
+            for name, value in vars(copied).items():
+                if isinstance(value, (bool, int, float, str)):
+                    setattr(own, name, value)
+        return cast(Tensor, output)
 
     def _output_per_draw(
-        self, x: Tensor | Sequence[Tensor], flat: Mapping[str, Tensor], fixed: Mapping[str, Tensor]
+        self, parts: Sequence[Inputs], flat: Mapping[str, Tensor], fixed: Mapping[str, Tensor]
     ) -> Tensor:
         template = self.template
 
         def one(weights: Mapping[str, Tensor]) -> Tensor:
-            return self._call(x, {**weights, **fixed})
+            return self._call(parts, {**weights, **fixed})
 
-        if not _uses_batch_statistics(template) and self._vmaps.get(template.training, True):
+        keeps = self._keeps and torch.is_grad_enabled()
+        if not keeps and not _uses_batch_statistics(template) and self._vmaps.get(template.training, True):
             try:
                 return self._mapped(one, flat)
             except (RuntimeError, NotImplementedError, UserWarning):
@@ -370,4 +535,6 @@ class BNN(PyroModule):
                 parameter.pyro_bnn_name = full  # type: ignore[attr-defined]
 
 
-_WRITTEN = {name: vars(BNN)[name] for name in ("forward", "sample_weights", "priors", "_law", "output", "_subsample")}
+_WRITTEN = {
+    name: vars(BNN)[name] for name in ("forward", "sample_weights", "priors", "_law", "output", "_output", "_subsample")
+}

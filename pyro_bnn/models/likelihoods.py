@@ -39,6 +39,10 @@ class Likelihood(ABC):
     def shape_target(self, y: Tensor, output: Tensor) -> Tensor:
         """Return the labels in the shape the distribution expects, (B,) or (B, D); refuse any that would broadcast."""
 
+    def expects_unit_targets(self) -> bool:
+        """Return whether targets far from mean 0 and sd 1 are a mistake: the noise is learned, or the default of 1."""
+        return False
+
     def spec(self) -> dict[str, Any]:
         """Return the likelihood as names and numbers."""
         return {"name": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
@@ -149,6 +153,10 @@ class Gaussian(Likelihood):
 
     noise: float = 1.0
 
+    def expects_unit_targets(self) -> bool:
+        """Return whether the noise is the default."""
+        return self.noise == 1.0
+
     def __post_init__(self) -> None:
         if not (math.isfinite(self.noise) and self.noise > 0):
             raise ValueError(f"noise={self.noise} is not a standard deviation: pass a finite number above 0")
@@ -168,6 +176,10 @@ class LearnedGaussian(Likelihood):
     """Regression with one noise level that is learned: y ~ N(output, noise^2)."""
 
     init_noise: float = 1.0
+
+    def expects_unit_targets(self) -> bool:
+        """Return True: the noise is learned, from a start that is made for standardised targets."""
+        return True
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.init_noise) and self.init_noise > 0):
@@ -192,6 +204,10 @@ class HeteroscedasticGaussian(Likelihood):
     """Regression with input-dependent noise: the 2 D outputs are means and pre-softplus standard deviations."""
 
     min_noise: float = 1e-3
+
+    def expects_unit_targets(self) -> bool:
+        """Return True: the noise is learned, from a start that is made for standardised targets."""
+        return True
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.min_noise) and self.min_noise > 0):

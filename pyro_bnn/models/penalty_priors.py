@@ -19,6 +19,10 @@ equivalence between Bayesian priors and penalties in variational inference, 2022
 
     v = 1 / n_in  (fan_in, LeCun)      2 / (n_in + n_out)  (glorot)      2 / n_in  (kaiming, for the ReLU)
 
+The groups of a grouped convolution are those of each channel it has, not of the channels its weight's second dimension
+counts, and those of a transposed one lie the other way round: the layer that owns a weight says which
+(:func:`group_layout`).
+
 Departures. The slides call v = 1 / n_in Glorot's; here each scheme carries its own name. The penalties act on weights,
 tensors of two dimensions and more; vectors (biases) take the Normal prior of the same variance under every penalty.
 """
@@ -26,13 +30,14 @@ tensors of two dimensions and more; vectors (biases) take the Normal prior of th
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 import pyro.distributions as dist
 import torch
 from pyro.distributions.torch_distribution import TorchDistribution
 from torch import Tensor, nn
 from torch.distributions import Distribution, constraints
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from pyro_bnn.models.priors import Prior, fans
 
@@ -40,6 +45,7 @@ __all__ = [
     "GROUP_DIMS",
     "GroupLassoDensity",
     "GroupLassoPrior",
+    "GroupLayout",
     "Groups",
     "L1Prior",
     "L2Prior",
@@ -47,9 +53,12 @@ __all__ = [
     "TabulatedDensity",
     "Variance",
     "check_grouped",
+    "fill_groups",
     "group_lasso_log_normalizer",
+    "group_layout",
     "group_norms",
     "group_size",
+    "owners_of",
     "target_variance",
 ]
 
@@ -63,6 +72,44 @@ Shape: TypeAlias = torch.Size | list[int] | tuple[int, ...]
 
 GROUP_DIMS: dict[str, int] = {"incoming": 0, "outgoing": 1}
 """The dimension of a weight (K, D, ...) that counts the groups."""
+
+
+class GroupLayout(NamedTuple):
+    """
+    Where the groups of weights lie in a weight (A, B, ...).
+
+    :param dim: the dimension that counts them.
+    :param blocks: 1; in a convolution of g groups of channels, of which the second dimension counts the channels of one
+        only, g: block b is rows b A / g to (b + 1) A / g, and has B groups of weights of its own.
+    """
+
+    dim: int
+    blocks: int = 1
+
+
+def group_layout(groups: "Groups", module: nn.Module | None = None) -> GroupLayout:
+    """Return the layout of the weight of `module`; None is a dense layer or a plain convolution, (out, in, ...)."""
+    _check_groups(groups)
+    dim = GROUP_DIMS[groups]
+    if isinstance(module, _ConvTransposeNd):  # (in, out / g, ...)
+        dim = 1 - dim
+    return GroupLayout(dim, module.groups if isinstance(module, _ConvNd) and dim == 1 else 1)
+
+
+def _by_group(weight: Tensor, layout: GroupLayout) -> Tensor:
+    """Return a weight as (groups, weights of each)."""
+    blocks = weight.reshape(layout.blocks, weight.shape[0] // layout.blocks, *weight.shape[1:])
+    return blocks.movedim(layout.dim + 1, 1).reshape(layout.blocks * weight.shape[layout.dim], -1)
+
+
+def fill_groups(weight: Tensor, which: Tensor, groups: "Groups", module: nn.Module | None = None) -> Tensor:
+    """Return a weight with the groups in the mask `which` (G,) set to zero."""
+    layout = group_layout(groups, module)
+    shape = [1] * (weight.dim() + 1)
+    shape[0], shape[layout.dim + 1] = layout.blocks, weight.shape[layout.dim]
+    blocks = weight.reshape(layout.blocks, weight.shape[0] // layout.blocks, *weight.shape[1:])
+    return torch.where(which.reshape(shape), torch.zeros_like(blocks), blocks).reshape(weight.shape)
+
 
 _SCHEMES: dict[str, Callable[[int, int], float]] = {
     "fan_in": lambda n_in, n_out: 1 / n_in,
@@ -103,18 +150,31 @@ def target_variance(variance: Variance, module: nn.Module | None, parameter: Ten
     return value
 
 
-def group_norms(weight: Tensor, groups: Groups) -> Tensor:
-    """Return the 2-norm of every group of a weight (K, D, ...): (K,) incoming, (D,) outgoing."""
+def owners_of(net: nn.Module | None) -> dict[str, nn.Module]:
+    """Return the layer that owns each parameter of a network, by the parameter's name; none without a network."""
+    if net is None:
+        return {}
+    modules = dict(net.named_modules())
+    return {name: modules[name.rpartition(".")[0]] for name, _ in net.named_parameters()}
+
+
+def group_norms(weight: Tensor, groups: Groups, module: nn.Module | None = None) -> Tensor:
+    """
+    Return the 2-norm of every group of a weight: of a weight (K, D, ...) (K,) incoming, (D,) outgoing.
+
+    :param module: the layer that owns it, which says whether it is a transposed convolution, whose weight is
+        (D, K, ...), or one whose channels are grouped: then (K,) and (D,) are all its channels as well.
+    """
     check_grouped(weight, groups)
-    rows: Tensor = weight.movedim(GROUP_DIMS[groups], 0).flatten(1)  # (G, group size)
-    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    norms: Tensor = torch.linalg.vector_norm(_by_group(weight, group_layout(groups, module)), dim=1)
     return norms
 
 
-def group_size(weight: Tensor, groups: Groups) -> int:
-    """Return the number D of weights in each group of `weight`."""
+def group_size(weight: Tensor, groups: Groups, module: nn.Module | None = None) -> int:
+    """Return the number D of weights in each group of `weight`, owned by `module`."""
     check_grouped(weight, groups)
-    return weight.numel() // weight.shape[GROUP_DIMS[groups]]
+    layout = group_layout(groups, module)
+    return weight.numel() // (weight.shape[layout.dim] * layout.blocks)
 
 
 def group_lasso_log_normalizer(size: int, rate: Tensor) -> Tensor:
@@ -134,6 +194,7 @@ class GroupLassoDensity(TorchDistribution):
     :param rate: lambda > 0; its shape is the batch shape.
     :param shape: event shape, such as the shape of a layer's weight.
     :param group_dim: the event dimension that counts the groups; None makes the whole event one group.
+    :param blocks: so many blocks along the first dimension have groups of their own; see :class:`GroupLayout`.
     """
 
     arg_constraints = {"rate": constraints.positive}  # noqa: RUF012
@@ -145,6 +206,8 @@ class GroupLassoDensity(TorchDistribution):
         shape: tuple[int, ...],
         group_dim: int | None = None,
         validate_args: bool | None = None,
+        *,
+        blocks: int = 1,
     ) -> None:
         event_shape = torch.Size(shape)
         if not event_shape or 0 in event_shape:
@@ -153,9 +216,15 @@ class GroupLassoDensity(TorchDistribution):
             raise ValueError(
                 f"group_dim={group_dim} is not a dimension of {tuple(shape)}: pass one of 0 to {len(shape) - 1}"
             )
+        if blocks < 1 or (blocks > 1 and (not group_dim or event_shape[0] % blocks)):
+            raise ValueError(
+                f"blocks={blocks} do not divide {tuple(shape)} with group_dim={group_dim}: pass a divisor of the first "
+                f"dimension, whose groups another dimension counts, or 1"
+            )
         self.rate = torch.as_tensor(rate, dtype=None if isinstance(rate, Tensor) else torch.get_default_dtype())
         self.group_dim = group_dim
-        self.num_groups = 1 if group_dim is None else event_shape[group_dim]
+        self.blocks = blocks
+        self.num_groups = 1 if group_dim is None else event_shape[group_dim] * blocks
         self.group_size = event_shape.numel() // self.num_groups
         super().__init__(self.rate.shape, event_shape, validate_args=validate_args)
 
@@ -180,28 +249,46 @@ class GroupLassoDensity(TorchDistribution):
 
     def expand(self, batch_shape: Shape, _instance: Any = None) -> "GroupLassoDensity":
         """Return the same density over a larger batch."""
-        return GroupLassoDensity(self.rate.expand(batch_shape), self.event_shape, self.group_dim, validate_args=False)
+        return GroupLassoDensity(
+            self.rate.expand(batch_shape), self.event_shape, self.group_dim, validate_args=False, blocks=self.blocks
+        )
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         """Draw a direction on the sphere and a Gamma(D, rate) radius for each group."""
         shape = torch.Size(sample_shape) + self.batch_shape + self.event_shape
-        direction = torch.randn(shape, dtype=self.rate.dtype, device=self.rate.device)
-        rate = self.rate.reshape(self.batch_shape + (1,) * len(self.event_shape))
+        direction = self._in_blocks(torch.randn(shape, dtype=self.rate.dtype, device=self.rate.device))
+        rate = self.rate.reshape(self.batch_shape + (1,) * self._rank)
         norm = self._norms(direction, keepdim=True)
         radius = torch._standard_gamma(torch.full_like(norm, self.group_size)) / rate
-        return direction / norm * radius
+        return (direction / norm * radius).reshape(shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return -rate sum_g ||w_g|| - G log Z."""
         if self._validate_args:
             self._validate_sample(value)
-        total = self._norms(value, keepdim=False)
-        total = total if self.group_dim is None else total.sum(-1)
+        total = self._norms(self._in_blocks(value), keepdim=False)
+        total = total if self.group_dim is None else total.flatten(-2).sum(-1) if self.blocks > 1 else total.sum(-1)
         return -self.rate * total - self.num_groups * group_lasso_log_normalizer(self.group_size, self.rate)
 
+    @property
+    def _rank(self) -> int:
+        return len(self.event_shape) + (self.blocks > 1)
+
+    def _in_blocks(self, value: Tensor) -> Tensor:
+        """Split the first event dimension into blocks, if there are several."""
+        if self.blocks == 1:
+            return value
+        rows = self.event_shape[0] // self.blocks
+        batch = value.shape[: value.dim() - len(self.event_shape)]
+        return value.reshape(*batch, self.blocks, rows, *self.event_shape[1:])
+
     def _norms(self, value: Tensor, keepdim: bool) -> Tensor:
-        rank = len(self.event_shape)
-        dims = tuple(d - rank for d in range(rank) if d != self.group_dim)
+        if self.blocks == 1:
+            counted = {self.group_dim}
+        else:
+            assert self.group_dim is not None
+            counted = {0, self.group_dim + 1}
+        dims = tuple(d - self._rank for d in range(self._rank) if d not in counted)
         return torch.linalg.vector_norm(value, dim=dims, keepdim=keepdim) if dims else value.abs()
 
 
@@ -397,8 +484,9 @@ class GroupLassoPrior(Prior):
         variance = target_variance(self.variance, module, parameter)
         if parameter.dim() < 2:
             return _normal(parameter, variance)
-        rate = math.sqrt((group_size(parameter, self.groups) + 1) / variance)
-        return GroupLassoDensity(parameter.new_tensor(rate), parameter.shape, GROUP_DIMS[self.groups])
+        rate = math.sqrt((group_size(parameter, self.groups, module) + 1) / variance)
+        layout = group_layout(self.groups, module)
+        return GroupLassoDensity(parameter.new_tensor(rate), parameter.shape, layout.dim, blocks=layout.blocks)
 
 
 def _cast(density: Distribution, like: Tensor) -> Distribution:

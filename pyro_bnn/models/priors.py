@@ -12,7 +12,9 @@ n_in inputs and n_out outputs of the layer that owns the parameter (a bias takes
     ScaleMixture   pi N(0, s1^2) + (1 - pi) N(0, s2^2)    Blundell et al. 2015
 
 `Kaiming` defaults to a = 0, the ReLU; a = 1, sometimes printed for the ReLU, is the linear unit and stays available.
-n_in counts the weights that feed one output (C_in * k_h * k_w for a convolution), not the pixels of a feature map.
+n_in counts the weights that feed one output, not the pixels of a feature map, and n_out those that leave one input. For
+a convolution of C_in to C_out channels in g groups these are C_in / g and C_out / g times k_h k_w, transposed or not
+(a transposed one stores its weight as (C_in, C_out / g, k_h, k_w)). Strides are not looked at.
 """
 
 import math
@@ -26,20 +28,66 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, constraints
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-__all__ = ["FanIn", "Kaiming", "Laplace", "Normal", "PerLayer", "Prior", "ScaleMixture", "Xavier", "fans"]
+from pyro_bnn.registry import described
+
+__all__ = [
+    "FanIn",
+    "Kaiming",
+    "Laplace",
+    "Normal",
+    "PerLayer",
+    "Prior",
+    "ScaleMixture",
+    "Xavier",
+    "fans",
+    "torch_fan_in",
+]
 
 
 def fans(module: nn.Module | None, parameter: Tensor) -> tuple[int, int]:
-    """Return (n_in, n_out) of the layer that owns `parameter`; a lone vector or scalar counts as one input."""
-    weight = parameter
-    if parameter.dim() < 2 and module is not None:
-        matrices = [p for p in module.parameters(recurse=False) if p.dim() >= 2 and p.shape[0] == parameter.numel()]
-        weight = matrices[0] if matrices else parameter
-    if weight.dim() < 2:
-        return 1, 1
+    """
+    Return (n_in, n_out) of the layer that owns `parameter`; a lone vector or scalar counts as one input.
+
+    A bias has those of the weight it is added to: the weights that feed one of its units, and leave one input.
+    """
+    if isinstance(module, _ConvNd) and (parameter.dim() < 2 or parameter.shape == _weight_shape(module)):
+        taps = math.prod(module.kernel_size)
+        return module.in_channels // module.groups * taps, module.out_channels // module.groups * taps
+    if isinstance(module, nn.Linear) and parameter.dim() < 2:
+        return module.in_features, module.out_features
+    if parameter.dim() >= 2:
+        return _fans_of(parameter)
+    return (1, 1) if module is None else _fans_of_vector(module, parameter)
+
+
+def torch_fan_in(module: nn.Module | None, parameter: Tensor) -> int:
+    """Return what PyTorch's own initialisation takes for n_in: that of a transposed convolution is its n_out."""
+    return fans(module, parameter)[isinstance(module, _ConvTransposeNd)]
+
+
+def _weight_shape(conv: _ConvNd) -> tuple[int, ...]:
+    """Return the shape of a convolution's weight, (out, in / groups, ...) or, transposed, (in, out / groups, ...)."""
+    first, second = conv.out_channels, conv.in_channels
+    if isinstance(conv, _ConvTransposeNd):
+        first, second = second, first
+    return first, second // conv.groups, *conv.kernel_size
+
+
+def _fans_of(weight: Tensor) -> tuple[int, int]:
     receptive = math.prod(weight.shape[2:])
     return weight.shape[1] * receptive, weight.shape[0] * receptive
+
+
+def _fans_of_vector(module: nn.Module, parameter: Tensor) -> tuple[int, int]:
+    """Return the fans of the weight of the same name (bias_ih_l1: weight_ih_l1), else of a matrix of as many rows."""
+    named = dict(module.named_parameters(recurse=False))
+    name = next((name for name, other in named.items() if other is parameter), "")
+    partner = named.get(name.replace("bias", "weight"))
+    fitting = [partner] if partner is not None and partner.dim() >= 2 else list(named.values())
+    found = [_fans_of(p) for p in fitting if p.dim() >= 2 and p.shape[0] == parameter.numel()]
+    return max(found, default=(1, 1))  # a weight in two factors (weight_norm) has the fans of the larger
 
 
 def _positive(**values: float) -> None:
@@ -192,4 +240,5 @@ class PerLayer(Prior):
         rules, default = {pattern: rule.spec() for pattern, rule in self.rules.items()}, self.default.spec()
         if default is None or None in rules.values():
             return None
-        return {"name": "PerLayer", "rules": rules, "default": default}
+        named = {pattern: described(self.rules[pattern], rule) for pattern, rule in rules.items() if rule is not None}
+        return {"name": "PerLayer", "rules": named, "default": described(self.default, default)}

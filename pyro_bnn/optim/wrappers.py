@@ -555,14 +555,20 @@ class SGD(TorchOptim):
 
 @final
 class Adam(TorchOptim):
-    """torch's Adam; `amsgrad=True` takes the maximum of the second moment and keeps the bias correction."""
+    """torch's Adam; for `amsgrad=True` see :class:`AMSGrad`."""
 
     torch_class = torch.optim.Adam
 
 
 @final
 class AMSGrad(TorchOptim):
-    """torch's Adam with `amsgrad=True`."""
+    """
+    torch's Adam with `amsgrad=True`: the largest second moment so far takes the place of the second moment.
+
+    Both bias corrections stay, w <- w - lr m / (1 - beta1^t) / (sqrt(max v / (1 - beta2^t)) + eps). The thesis (C.0.6)
+    has the maximum instead of the correction of v, and the paper (Reddi et al. 2018) corrects neither; without that of
+    v the first steps are up to 1 / sqrt(1 - beta2) times as long.
+    """
 
     torch_class = torch.optim.Adam
     fixed: ClassVar[Mapping[str, Any]] = {"amsgrad": True}
@@ -577,7 +583,13 @@ class AdamW(TorchOptim):
 
 @final
 class RAdam(TorchOptim):
-    """torch's RAdam; it rectifies from rho_t > 5."""
+    """
+    torch's RAdam: Adam's step times r_t once rho_t > 5, and SGD's with averaged momentum, lr m / (1 - beta1^t), before.
+
+    With beta2 = 0.999 these are the first five steps. The paper (Liu et al. 2020) takes the threshold 4. The authors'
+    code takes 5, inclusive, and by default (`degenerated_to_sgd=False`) leaves the parameters alone in these steps;
+    torch's have the length of SGD's at this rate, so that large gradients make them long: a `WarmUp` shortens them.
+    """
 
     torch_class = torch.optim.RAdam
 

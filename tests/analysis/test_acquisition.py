@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from pyro_bnn.analysis.acquisition import acquire, acquisition_scores
-from pyro_bnn.analysis.metrics import entropy, log_mean_exp
-from pyro_bnn.analysis.uncertainty import mutual_information
+from pyro_bnn.analysis.scores.acquisition import acquire, acquisition_scores
+from pyro_bnn.analysis.scores.metrics import entropy, log_mean_exp
+from pyro_bnn.analysis.scores.uncertainty import mutual_information
 
 
 def test_bald_is_the_mutual_information_and_entropy_the_total(classes):

@@ -202,11 +202,13 @@ def test_large_sites_are_summaries_and_any_site_is_exported_on_request(make_clas
 
 
 def test_predictions_may_be_of_other_rows(classes):
-    idata = classes.posterior.to_arviz(classes.x, classes.y, 5, split="train", x_new=classes.x[:7] + 1, seed=2)
+    scale = classes.x.standardiser
+    new = scale.mark(classes.x[:7] + 1)
+    idata = classes.posterior.to_arviz(classes.x, classes.y, 5, split="train", x_new=new, seed=2)
     assert idata.predictions.sizes["obs_id"] == 7
     assert idata.posterior_predictive.sizes["obs_id"] == 40
-    np.testing.assert_allclose(idata.predictions_constant_data["x"], classes.x[:7] + 1, rtol=1e-6)
-    p = classes.posterior.draws(classes.x[:7] + 1, 5, seed=2)
+    np.testing.assert_allclose(idata.predictions_constant_data["x"], scale.invert(new), rtol=1e-6)
+    p = classes.posterior.draws(new, 5, seed=2)
     np.testing.assert_allclose(idata.predictions["probability"][0], p, atol=1e-6)
 
 

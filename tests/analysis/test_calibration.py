@@ -2,8 +2,8 @@ import pytest
 import torch
 from scipy import optimize
 
-from pyro_bnn.analysis.calibration import adaptive_ece, fit_temperature, reliability, scale_temperature
-from pyro_bnn.analysis.metrics import ece, nll
+from pyro_bnn.analysis.scores.calibration import adaptive_ece, fit_temperature, reliability, scale_temperature
+from pyro_bnn.analysis.scores.metrics import ece, nll
 
 
 def predictions(n=400, k=5, scale=3.0, seed=0):

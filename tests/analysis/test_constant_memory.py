@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from pyro_bnn.analysis.evaluation import evaluate_rows
+from pyro_bnn.analysis.scores.evaluation import evaluate_rows
 from pyro_bnn.posterior import Posterior
 
 

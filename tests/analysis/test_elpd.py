@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_bnn.analysis.elpd import TITLE, compare_held_out, held_out_elpd, plot_held_out
-from pyro_bnn.analysis.evaluation import evaluate_rows
+from pyro_bnn.analysis.scores.elpd import TITLE, compare_held_out, held_out_elpd, plot_held_out
+from pyro_bnn.analysis.scores.evaluation import evaluate_rows
 
 mpl.use("Agg")
 

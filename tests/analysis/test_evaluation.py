@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from pyro_bnn.analysis.evaluation import evaluate_rows, in_units
-from pyro_bnn.analysis.metrics import classification_metrics, log_mean_exp, mixture_nll
+from pyro_bnn.analysis.scores.evaluation import evaluate_rows, in_units
+from pyro_bnn.analysis.scores.metrics import classification_metrics, log_mean_exp, mixture_nll
 from pyro_bnn.posterior import Posterior
 
 

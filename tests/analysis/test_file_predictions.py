@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pyro_bnn.analysis.file_predictions import DONT_KNOW, predict_files, read_inputs
+from pyro_bnn.runs.predict_file import DONT_KNOW, predict_files, read_inputs
 
 
 def pixels(n=3, shape=(6, 5), seed=0):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from pyro_bnn.analysis.intervals import (
+from pyro_bnn.analysis.scores.intervals import (
     Interval,
     coverage,
     mixture_interval,

@@ -5,7 +5,7 @@ import statistics
 import pytest
 import torch
 
-from pyro_bnn.analysis.metrics import (
+from pyro_bnn.analysis.scores.metrics import (
     ClassificationAccumulator,
     PredictiveAccumulator,
     RegressionAccumulator,

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from pyro_bnn.analysis.metrics import PredictiveAccumulator
-from pyro_bnn.analysis.ood import auroc, detect, fpr95, gaussian_noise, ood_scores, ood_table, shuffled_pixels
+from pyro_bnn.analysis.scores.metrics import PredictiveAccumulator
+from pyro_bnn.analysis.scores.ood import auroc, detect, fpr95, gaussian_noise, ood_scores, ood_table, shuffled_pixels
 
 
 def literal_auroc(inside, outside):
@@ -56,9 +56,10 @@ def test_every_score_is_reported_and_high_where_unsure():
 
 
 def test_detect_tells_far_inputs_from_near_ones(classes):
-    table = detect(classes.posterior, classes.x, classes.x.new_zeros(classes.x.shape), num_samples=20)
+    zeros = classes.x.standardiser.mark(torch.zeros(classes.x.shape))
+    table = detect(classes.posterior, classes.x, zeros, num_samples=20)
     assert table["entropy"]["auroc"] == pytest.approx(
-        auroc(*(classes.posterior.uncertainty(x, 20, seed=0).total for x in (classes.x, 0 * classes.x))), abs=1e-6
+        auroc(*(classes.posterior.uncertainty(x, 20, seed=0).total for x in (classes.x, zeros))), abs=1e-6
     )
 
 

@@ -3,7 +3,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_bnn.analysis.prior_check import prior_posterior, prior_predictive_check
+from pyro_bnn.analysis.scores.prior_check import prior_posterior, prior_predictive_check
 from pyro_bnn.models import BNN, MLP, likelihoods, priors
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from pyro_bnn.analysis.evaluation import evaluate_rows
-from pyro_bnn.analysis.outputs import write_outputs
 from pyro_bnn.analysis.report import Twin, build_report, write_report
+from pyro_bnn.analysis.report.outputs import write_outputs
+from pyro_bnn.analysis.scores.evaluation import evaluate_rows
 from pyro_bnn.guides import AutoMeanFieldNormal, AutoPoint
 from pyro_bnn.models import likelihoods
 from pyro_bnn.posterior import Posterior

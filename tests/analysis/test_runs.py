@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_bnn.analysis.evaluation import evaluate_rows
+from pyro_bnn.analysis.scores.evaluation import evaluate_rows
 from pyro_bnn.cli import main
 from pyro_bnn.data import load_data
-from pyro_bnn.runs import _fitted, compare, open_run, report, unfamiliar
-from pyro_bnn.training import train
+from pyro_bnn.runs.finished import _fitted, compare, open_run, report, unfamiliar
+from pyro_bnn.runs.train import train
 
 SMALL = {
     "model": "mlp",

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pyro_bnn.analysis.selective import rejection_curve
+from pyro_bnn.analysis.scores.selective import rejection_curve
 
 
 def test_by_hand():

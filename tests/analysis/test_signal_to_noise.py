@@ -3,7 +3,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_bnn.analysis.signal_to_noise import (
+from pyro_bnn.analysis.scores.signal_to_noise import (
     WeightSummary,
     prune_by_signal_to_noise,
     pruning_curve,

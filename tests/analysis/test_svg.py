@@ -3,7 +3,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from pyro_bnn.analysis.svg import Chart, label, limits, log_limits, log_ticks, ticks
+from pyro_bnn.analysis.report.svg import Chart, label, limits, log_limits, log_ticks, ticks
 
 
 def chart(**options):

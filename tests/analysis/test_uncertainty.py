@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from pyro_bnn.analysis.uncertainty import entropy_decomposition, mutual_information, variance_decomposition
+from pyro_bnn.analysis.scores.uncertainty import entropy_decomposition, mutual_information, variance_decomposition
 from pyro_bnn.models import likelihoods
 
 

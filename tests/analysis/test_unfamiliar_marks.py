@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from pyro_bnn.data import data_root
-from pyro_bnn.runs import detect_unfamiliar
-from pyro_bnn.training import shipped_posteriors
+from pyro_bnn.runs.finished import detect_unfamiliar
+from pyro_bnn.runs.loading import shipped_posteriors
 
 
 def found(name, other, own):

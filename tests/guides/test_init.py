@@ -3,12 +3,17 @@
 import math
 from typing import Any
 
+import pyro
 import pyro.distributions as dist
+import pyro.poutine as poutine
 import pytest
 import torch
+from pyro.infer import Trace_ELBO
+from pyro.infer.autoguide import AutoNormal
 from torch import Tensor
 from torch.distributions import constraints
 
+from pyro_bnn.guides import AutoLowRankNormal, AutoMeanFieldNormal, AutoPoint
 from pyro_bnn.guides.init import INIT_LOCS, initial_loc, is_real
 from pyro_bnn.models import BNN, LeNet5, likelihoods, priors
 
@@ -68,7 +73,7 @@ def test_a_bnn_s_hints_are_its_layers_fan_in_and_values() -> None:
     assert all(torch.equal(hints[name]["value"], p) for name, p in net.named_parameters())
 
 
-@pytest.mark.parametrize("how", ["uniform", "normal", "zeros"])
+@pytest.mark.parametrize("how", ["uniform", "normal", "zeros", "typical", "default"])
 @pytest.mark.parametrize(
     "law",
     [
@@ -111,3 +116,116 @@ def test_schemes_of_a_network_need_one(how: str, message: str) -> None:
     assert how in INIT_LOCS
     with pytest.raises(ValueError, match=message):
         initial_loc(how, prior(), {})
+
+
+# -- programs written by hand ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("law", "start"),
+    [
+        (dist.Normal(0.5, 2.0), 0.0),  # not excluded: 0
+        (dist.Normal(100.0, 3.0), 100.0),  # excluded: the median
+        (dist.Cauchy(0.0, 10.0), 0.0),
+        (dist.StudentT(1.0, 0.0, 10.0), 0.0),
+        (dist.HalfCauchy(2.0), 1.0),
+        (dist.InverseGamma(0.001, 0.001), 1.0),  # its median is infinite in float32
+        (dist.Gamma(0.001, 0.001), 1.0),  # and here 0
+        (dist.Uniform(-1.0, 3.0), 1.0),
+        (dist.Beta(2.0, 2.0), 0.5),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, torch.distributions.Distribution) else None,
+)
+def test_a_typical_start_is_0_of_the_unconstrained_space_unless_the_prior_excludes_it(law: Any, start: float) -> None:
+    values = initial_loc("typical", law.expand([50]).to_event(1), {})
+    assert float((values - start).abs().max()) <= 0.01 * math.sqrt(3) + 1e-6
+
+
+def test_a_typical_start_is_the_median_of_a_prior_far_away() -> None:
+    values = initial_loc("typical", dist.LogNormal(8.0, 0.5).expand([50]).to_event(1), {})
+    assert float((values.log() - 8).abs().max()) < 0.5  # the median of 101 draws: 8 deviations
+
+
+def test_equal_units_do_not_start_equal_and_a_narrow_prior_is_not_left() -> None:
+    values = initial_loc("typical", dist.Normal(0.0, 1.0).expand([100]).to_event(1), {})
+    assert len(values.unique()) > 90
+    narrow = initial_loc("typical", dist.Normal(0.0, 1e-4).expand([100]).to_event(1), {})
+    assert float(narrow.abs().max()) <= 1e-4 * math.sqrt(3)
+
+
+def logistic() -> None:
+    """Hierarchical logistic regression with a heavy-tailed scale: 10 groups of 30 rows."""
+    generator = torch.Generator().manual_seed(0)
+    x, group = torch.randn(300, 3, generator=generator), torch.arange(300) % 10
+    y = (x[:, 0] - x[:, 1] + 0.7 * torch.randn(10, generator=generator)[group] > 0).float()
+    mu = pyro.sample("mu", dist.Normal(0.0, 5.0))
+    tau = pyro.sample("tau", dist.HalfCauchy(2.0))
+    with pyro.plate("groups", 10):
+        a = pyro.sample("a", dist.Normal(mu, tau))
+    b = pyro.sample("b", dist.Normal(torch.zeros(3), 5.0).to_event(1))
+    with pyro.plate("data", 300):
+        pyro.sample("obs", dist.Bernoulli(logits=a[group] + x @ b), obs=y)
+
+
+def horseshoe() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(100, 5, generator=generator)
+    y = 2 * x[:, 0] + 0.5 * torch.randn(100, generator=generator)
+    tau = pyro.sample("tau", dist.HalfCauchy(1.0))
+    with pyro.plate("inputs", 5):
+        local = pyro.sample("local", dist.HalfCauchy(1.0))
+        w = pyro.sample("w", dist.Normal(0.0, tau * local))
+    noise = pyro.sample("noise", dist.HalfCauchy(1.0))
+    with pyro.plate("data", 100):
+        pyro.sample("obs", dist.Normal(x @ w, noise), obs=y)
+
+
+def mean_loss(program: Any, guide: Any) -> float:
+    return sum(Trace_ELBO().loss(program, guide) for _ in range(200)) / 200
+
+
+@pytest.mark.parametrize("program", [logistic, horseshoe])
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_the_first_loss_under_heavy_tails_is_no_worse_than_that_of_pyro_s_own_guide(program: Any, seed: int) -> None:
+    """Drawn starts gave up to ten times stock's loss; 5 % is what 200 draws leave uncertain, for these seeds."""
+    pyro.set_rng_seed(seed)
+    stock = AutoNormal(poutine.block(program, hide=["obs", "data"]))
+    stock()
+    for ours in (AutoMeanFieldNormal(program), AutoLowRankNormal(program, rank=3)):
+        ours()
+        assert mean_loss(program, ours) < 1.05 * mean_loss(program, stock)
+
+
+def test_later_sites_start_where_their_priors_are_at_the_starts_of_earlier_ones() -> None:
+    def program() -> None:
+        mu = pyro.sample("mu", dist.Normal(1000.0, 1.0))
+        pyro.sample("x", dist.Normal(mu, 0.1))
+
+    guide = AutoPoint(program)
+    median = guide.median()
+    assert float((median["mu"] - 1000).abs()) < 0.02
+    assert float((median["x"] - median["mu"]).abs()) < 0.02
+
+
+def test_a_bnn_starts_where_it_did_and_two_guides_of_a_program_start_apart() -> None:
+    model = BNN(LeNet5(), priors.Kaiming(), likelihoods.Categorical(), 10)
+    starts = []
+    for options in ({}, {"init_loc": "uniform"}):
+        torch.manual_seed(5)
+        starts.append(AutoMeanFieldNormal(model, **options))
+    assert torch.equal(starts[0].loc, starts[1].loc)
+    assert float(starts[0].rho.detach().max()) == -4.0
+    assert starts[0].spec()["init_loc"] == "uniform"
+    first, second = AutoPoint(logistic), AutoPoint(logistic)
+    assert not torch.equal(first.median()["b"], second.median()["b"])
+
+
+@pytest.mark.parametrize("make", [AutoMeanFieldNormal, AutoLowRankNormal, AutoPoint])
+def test_a_support_that_no_bijection_reaches_is_named_in_one_sentence(make: Any) -> None:
+    def program() -> None:
+        pyro.sample("w", dist.Normal(0.0, 1.0))
+        pyro.sample("direction", dist.ProjectedNormal(torch.ones(3)))
+
+    with pytest.raises(ValueError, match=r"site 'direction' has the support Sphere.*ProjectedNormalReparam") as caught:
+        make(program)()
+    assert "\n" not in str(caught.value)

@@ -11,7 +11,6 @@ import pytest
 import torch
 from programs import CLASSES, FEATURES, ROWS, batch_norm, classes, grouped, hierarchical_logistic
 from pyro.infer import SVI, TraceMeanField_ELBO
-from pyro.infer.autoguide import AutoGuideList
 from targets import kl_normal
 from torch import Tensor, nn
 
@@ -555,28 +554,3 @@ def test_other_mistakes_say_what_to_do() -> None:
 def test_relative_scale_needs_a_deviation_to_be_relative_to(prior: Any) -> None:
     with pytest.raises(ValueError, match=r"site 's' .* init_scale instead"):
         built(one_site(prior), relative_scale=0.1)
-
-
-def test_quantiles_are_those_of_the_marginals() -> None:
-    """Of a Normal exactly, of its image under exp by the same map; and Pyro's list of guides puts them together."""
-    at = [0.1, 0.5, 0.9]
-    for fn, bend in (
-        (dist.Normal(torch.zeros(2), 1.0).to_event(1), torch.Tensor),
-        (dist.LogNormal(0.0, 1.0), torch.exp),
-    ):
-        guide = built(one_site(fn), init_scale=0.3)
-        view = guide.site("s")
-        found = guide.quantiles(at)["s"]  # (3, *shape)
-        expected = torch.stack([torch.distributions.Normal(view.loc, view.scale).icdf(torch.tensor(q)) for q in at])
-        torch.testing.assert_close(found, expected if bend is torch.Tensor else bend(expected))
-        torch.testing.assert_close(found[1], guide.median()["s"])
-        assert not found.requires_grad
-    with pytest.raises(ValueError, match=r"quantiles=\[1.5\] are no probabilities"):
-        guide.quantiles([1.5])
-    both = AutoGuideList(hierarchical_logistic)
-    both.append(AutoMeanFieldNormal(poutine.block(hierarchical_logistic, expose=["tau"])))
-    both.append(AutoMeanFieldNormal(poutine.block(hierarchical_logistic, hide=["tau"])))
-    both(grouped()[0])
-    assert {name: q.shape for name, q in both.quantiles(at).items()} == {
-        "mu": (3,), "tau": (3,), "alpha": (3, 3), "beta": (3, FEATURES - 1),
-    }  # fmt: skip

@@ -22,6 +22,7 @@ from targets import GaussianMean, MeanField, centred, correlated, kl_normal, sof
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pyro_bnn.guides import AutoDropout, AutoPoint
 from pyro_bnn.guides.mean_field import AutoMeanFieldNormal
 from pyro_bnn.inference.elbo import (
     ESTIMATORS,
@@ -32,7 +33,7 @@ from pyro_bnn.inference.elbo import (
 from pyro_bnn.inference.gradient_variance import GradientVariance, gradient_variance
 from pyro_bnn.inference.kl import per_datum, scale_kl
 from pyro_bnn.inference.reparam import flipout, local_reparameterization
-from pyro_bnn.models import BNN, likelihoods, priors
+from pyro_bnn.models import BNN, MLP, likelihoods, priors
 
 FALSE_ALARM = 1e-4
 RESOLUTION = 0.02
@@ -566,3 +567,28 @@ def test_score_function_refuses_reparameterised_layers(handler) -> None:  # type
 def test_bad_options_are_refused(build, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_the_path_derivative_refuses_a_guide_with_draws_outside_of_sample_statements() -> None:
+    model = BNN(MLP(3, 2, hidden=[4]), priors.Normal(0.0, 1.0), likelihoods.Categorical(), 6)
+    x, y = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 0, 1])
+    guide = AutoDropout(model, rate=0.5)
+    with pytest.raises(ValueError, match=r"AutoDropout puts site 'net\.layers\.1\.weight' elsewhere"):
+        TracePathDerivative_ELBO().loss(model, guide, x, y)
+    assert math.isfinite(TracePathDerivative_ELBO().loss(model, AutoPoint(model), x, y))
+
+
+def test_the_path_derivative_of_a_guide_with_a_network_gives_no_warning() -> None:
+    """Its parameters are held fixed on purpose while log q is evaluated; Pyro warned of it at every step."""
+    net = nn.Linear(1, 2)
+
+    def model() -> None:
+        pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+
+    def guide() -> None:
+        pyro.module("net", net)
+        pyro.sample("w", dist.Normal(net(torch.ones(1)), 0.5).to_event(1))
+
+    assert math.isfinite(TracePathDerivative_ELBO().loss_and_grads(model, guide))
+    assert net.weight.grad is not None
+    assert net.weight.requires_grad

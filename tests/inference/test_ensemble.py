@@ -99,7 +99,7 @@ def test_normalisation_follows_the_member(kind):
 @pytest.mark.parametrize("make", ["ensemble", "mixed", "draws", "dropout", "nested"])
 @pytest.mark.parametrize("norm", [False, True])
 def test_saved_and_loaded_it_predicts_the_same(tmp_path, make, norm):
-    from pyro_bnn.training import build_guide
+    from pyro_bnn.assemble import build_guide
 
     def build(model):
         states = trained_states(model, 2) if norm else None

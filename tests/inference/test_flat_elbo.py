@@ -28,7 +28,7 @@ from pyro_bnn.inference.graph import step as graph_step
 from pyro_bnn.inference.kl import per_datum, scale_kl
 from pyro_bnn.models import likelihoods, priors
 from pyro_bnn.models.bnn import BNN
-from pyro_bnn.models.lenet5 import LeNet5
+from pyro_bnn.models.networks.lenet5 import LeNet5
 
 N = 40
 Pair = tuple[Callable[..., Any], Callable[..., Any]]

@@ -27,7 +27,7 @@ from pyro_bnn.inference.graph.origin import is_library, watching
 from pyro_bnn.inference.svi import Callback, FitState, fit
 from pyro_bnn.models import likelihoods, priors
 from pyro_bnn.models.bnn import BNN
-from pyro_bnn.models.lenet5 import LeNet5
+from pyro_bnn.models.networks.lenet5 import LeNet5
 from pyro_bnn.optim import SGD, Adam, PerSite, schedules
 
 N = 48

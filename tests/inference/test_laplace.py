@@ -10,7 +10,7 @@ from torch import nn
 
 from pyro_bnn.guides import AutoPoint
 from pyro_bnn.inference import fit, kl
-from pyro_bnn.inference.laplace import laplace_draws
+from pyro_bnn.inference.samplers.laplace import laplace_draws
 from pyro_bnn.models import BNN, likelihoods, priors
 from pyro_bnn.optim import Adam
 

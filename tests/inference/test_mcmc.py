@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pyro_bnn.inference import convergence, run_chain
-from pyro_bnn.inference.mcmc import Potential
+from pyro_bnn.inference.samplers.mcmc import Potential
 from pyro_bnn.models import BNN, MLP, likelihoods, priors
 from tests.targets import LinearRegression
 

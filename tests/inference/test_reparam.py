@@ -35,6 +35,7 @@ from pyro_bnn.inference.reparam import (
 from pyro_bnn.models import BNN, LeNet5, likelihoods, priors
 
 FALSE_ALARM = 1e-4
+SEVERAL = "ignore:local_reparameterization.*several positions:UserWarning"  # where a convolution is meant
 HANDLERS = [local_reparameterization, flipout]
 F64 = torch.float64
 
@@ -221,6 +222,7 @@ class Net(nn.Module):
         return self.head(torch.tanh(self.dense(x.flatten(1))))
 
 
+@pytest.mark.filterwarnings(SEVERAL)
 @pytest.mark.parametrize("groups", [None, "site"])
 @pytest.mark.parametrize("handler", HANDLERS)
 def test_first_pass_is_plain_and_all_layers_are_reparameterised_after(handler, groups) -> None:  # type: ignore[no-untyped-def]
@@ -267,6 +269,7 @@ def test_the_handler_calls_the_pure_functions_with_the_guides_numbers() -> None:
         torch.testing.assert_close(output, expected)
 
 
+@pytest.mark.filterwarnings(SEVERAL)
 def test_loss_and_kl_are_those_of_the_guide() -> None:
     # the analytic KL is unchanged; the likelihood alone sees the noise
     x, y = torch.randn(6, 1, 8, 8), torch.randint(0, 3, (6,))
@@ -281,6 +284,7 @@ def test_loss_and_kl_are_those_of_the_guide() -> None:
         assert model_trace.nodes["obs"]["fn"].logits.requires_grad
 
 
+@pytest.mark.filterwarnings(SEVERAL)
 @pytest.mark.parametrize("elbo", [TraceMeanField_ELBO, Trace_ELBO, TracePathDerivative_ELBO])
 @pytest.mark.parametrize("handler", HANDLERS)
 def test_stock_svi_trains_lenet_under_the_handlers(handler, elbo) -> None:  # type: ignore[no-untyped-def]
@@ -553,3 +557,26 @@ def test_plain_torch_in_another_thread_is_untouched() -> None:
     assert seen["function"]
     torch.testing.assert_close(seen["output"], x @ weight.T)
     assert F.linear is linear
+
+
+@pytest.mark.parametrize(
+    ("net", "shape", "warned"),
+    [
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 3)), (4, 1, 8, 8), True),
+        (nn.Sequential(nn.Conv2d(1, 2, 8), nn.Flatten(), nn.Linear(2, 3)), (4, 1, 8, 8), False),  # one position
+        (nn.Sequential(nn.Linear(5, 2), nn.Flatten(), nn.Linear(12, 3)), (4, 6, 5), True),
+        (nn.Sequential(nn.Linear(5, 2), nn.Linear(2, 3)), (4, 5), False),
+    ],
+)
+def test_local_reparameterisation_says_once_where_it_is_biased(
+    net: nn.Module, shape: tuple[int, ...], warned: bool
+) -> None:
+    x = torch.randn(*shape)
+    model, guide = bnn(net, x)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for handler in (local_reparameterization, local_reparameterization, flipout):
+            for _ in range(2):
+                with handler():
+                    step(model, guide, x)
+    assert [str(w.message).count("flipout() is exact") for w in said] == [1] * warned

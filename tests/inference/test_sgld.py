@@ -7,8 +7,8 @@ from scipy import stats
 
 from pyro_bnn.guides import AutoPoint, StoredDraws
 from pyro_bnn.inference import SGLD, Callback, Diverged, Snapshots, fit, kl, lmc
-from pyro_bnn.inference.lmc import quadratic_covariance
-from pyro_bnn.inference.sgld import cyclical_step, explores, langevin_step
+from pyro_bnn.inference.samplers.lmc import quadratic_covariance
+from pyro_bnn.inference.samplers.sgld import cyclical_step, explores, langevin_step
 from pyro_bnn.models import BNN, MLP, likelihoods, priors
 from tests.targets import LinearRegression
 

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
@@ -29,7 +30,7 @@ from pyro.infer import SVI, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoDelta, AutoNormal
 from targets import LinearRegression, centred, correlated
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import Subset, TensorDataset
 
 from pyro_bnn import optim
 from pyro_bnn.data import Split
@@ -338,8 +339,9 @@ def test_frozen_parts_stay(which: str, store: bool) -> None:
         lambda x, y: [x, y],
         lambda x, y: (x.numpy(), y.numpy()),
         lambda x, y: TensorDataset(x, y),
-        lambda x, y: DataLoader(TensorDataset(x, y), batch_size=5),
-        lambda x, y: DataLoader(TensorDataset(x, y), batch_size=5, shuffle=True, drop_last=True),
+        lambda x, y: Subset(TensorDataset(x, y), range(len(x))),
+        lambda x, y: (pandas.DataFrame(x.numpy(), columns=list("abc")), pandas.Series(y.numpy())),
+        lambda x, y: (x.double().numpy(), y.to(torch.uint8).numpy()),
     ],
 )
 def test_every_form_of_data_gives_the_same_bits(data: Callable[[Tensor, Tensor], Any]) -> None:

@@ -10,12 +10,14 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from programs import CLASSES, FEATURES, ROWS, Attention, Recurrent, Tied, batch_norm, classes
-from pyro.infer import Predictive
+from pyro.infer import Predictive, TraceMeanField_ELBO
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from pyro_bnn.assemble import build_model
 from pyro_bnn.guides import AutoMeanFieldNormal
+from pyro_bnn.inference import FlatMeanField_ELBO
 from pyro_bnn.models import BNN, MLP, LeNet5, likelihoods, priors
-from pyro_bnn.training import build_model
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "mlp": lambda: MLP(FEATURES, CLASSES, [5]),
@@ -392,3 +394,168 @@ def test_a_network_must_return_one_matrix(pair: bool, message: str) -> None:
     x, _ = classes()
     with pytest.raises(ValueError, match=message + r" for 24 rows; it must return one tensor \(B, K\)"):
         model(x, x[:, 0])
+
+
+# -- what a network reads in the backward pass -----------------------------------------------------------------------
+
+
+class Blocks(nn.Module):
+    """Three layers, the middle one as a block that subclasses run in other ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(3, 4), nn.Linear(4, 5), nn.Linear(5, 2)
+        self.calls = 0
+
+    def block(self, h: Tensor) -> Tensor:
+        self.calls += 1
+        return torch.tanh(self.b(h))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c(self.block(self.a(x)))
+
+
+class Reentrant(Blocks):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c(checkpoint(self.block, self.a(x), use_reentrant=True))
+
+
+class Checkpointed(Blocks):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c(checkpoint(self.block, self.a(x), use_reentrant=False))
+
+
+class Shifted(Blocks):
+    """With a kink of its own, of which a checkpoint saves no weight: nothing but the mask would be wrong."""
+
+    def block(self, h: Tensor) -> Tensor:
+        return torch.relu(h + self.a.bias) @ self.b.weight.T
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c(self.block(self.a(x)))
+
+
+class ShiftedCheckpointed(Shifted):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c(checkpoint(self.block, self.a(x), use_reentrant=False))
+
+
+class _OwnLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor, module: nn.Module) -> Tensor:
+        ctx.module = module
+        ctx.save_for_backward(h)
+        return h @ weight.T + bias
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (h,) = ctx.saved_tensors
+        return gradient @ ctx.module.weight, gradient.T @ h, gradient.sum(0), None
+
+
+class OwnFunction(Blocks):
+    def block(self, h: Tensor) -> Tensor:
+        return torch.tanh(_OwnLinear.apply(h, self.b.weight, self.b.bias, self.b))  # type: ignore[no-untyped-call]
+
+
+class TensorHook(Blocks):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        if h.requires_grad:
+            h.register_hook(lambda gradient: gradient * self.b.weight.mean())
+        return self.c(self.block(h))
+
+
+class HookByHand(Blocks):
+    """What TensorHook does, without a hook: the gradient to a is scaled."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, scale = self.a(x), self.b.weight.mean().detach()
+        return self.c(self.block(h * scale + (h * (1 - scale)).detach()))
+
+
+def gradients_of(net: nn.Module, elbo: Any, steps: int = 2) -> tuple[list[float], Tensor]:
+    pyro.set_rng_seed(3)
+    model = BNN(net, priors.Kaiming(), likelihoods.Categorical(), 8)
+    guide = AutoMeanFieldNormal(model, init_scale=0.2)
+    x, y = torch.linspace(-1, 1, 24).reshape(8, 3), torch.arange(8) % 2
+    pyro.set_rng_seed(1)
+    losses = [elbo.loss_and_grads(model, guide, x, y) for _ in range(steps)]
+    return losses, torch.cat([p.grad for p in guide.parameters() if p.grad is not None])
+
+
+ELBOS_IN_BACKWARD = [
+    lambda: TraceMeanField_ELBO(),
+    lambda: TraceMeanField_ELBO(num_particles=2),
+    lambda: TraceMeanField_ELBO(num_particles=2, vectorize_particles=True, max_plate_nesting=1),
+    lambda: FlatMeanField_ELBO(trace=False),
+]
+
+
+@pytest.mark.parametrize("elbo", ELBOS_IN_BACKWARD)
+@pytest.mark.parametrize(
+    ("net", "plain"),
+    [(Checkpointed, Blocks), (ShiftedCheckpointed, Shifted), (OwnFunction, Blocks)],
+)
+def test_what_the_backward_pass_reads_are_the_weights_of_the_draw(
+    net: type[nn.Module], plain: type[nn.Module], elbo: Any
+) -> None:
+    pyro.set_rng_seed(0)
+    ours = net()
+    theirs = plain()
+    theirs.load_state_dict(ours.state_dict())
+    losses, gradient = gradients_of(ours, elbo())
+    expected_losses, expected = gradients_of(theirs, elbo())
+    assert losses == pytest.approx(expected_losses, rel=1e-5)
+    torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_hook_on_a_tensor_sees_the_weights_of_the_draw() -> None:
+    pyro.set_rng_seed(0)
+    ours = TensorHook()
+    theirs = HookByHand()
+    theirs.load_state_dict(ours.state_dict())
+    torch.testing.assert_close(
+        gradients_of(ours, TraceMeanField_ELBO())[1], gradients_of(theirs, TraceMeanField_ELBO())[1]
+    )
+
+
+@pytest.mark.parametrize("elbo", ELBOS_IN_BACKWARD)
+def test_a_reentrant_checkpoint_is_refused(elbo: Any) -> None:
+    with pytest.raises(RuntimeError, match="use_reentrant=False"):
+        gradients_of(Reentrant(), elbo())
+
+
+def test_losses_summed_before_one_backward_pass_keep_their_own_weights() -> None:
+    pyro.set_rng_seed(0)
+    ours, theirs = Checkpointed(), Blocks()
+    theirs.load_state_dict(ours.state_dict())
+    found = []
+    for net in (ours, theirs):
+        pyro.set_rng_seed(3)
+        model = BNN(net, priors.Kaiming(), likelihoods.Categorical(), 8)
+        guide = AutoMeanFieldNormal(model, init_scale=0.2)
+        x, y = torch.linspace(-1, 1, 24).reshape(8, 3), torch.arange(8) % 2
+        pyro.set_rng_seed(1)
+        TraceMeanField_ELBO(num_particles=3).differentiable_loss(model, guide, x, y).backward()
+        found.append(torch.cat([p.grad for p in guide.parameters()]))
+    torch.testing.assert_close(*found)
+
+
+def test_a_checkpointed_network_keeps_its_counters_and_running_statistics() -> None:
+    class Counting(Checkpointed):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.c(checkpoint(self.block, self.norm(self.a(x)), use_reentrant=False))
+
+    model = BNN(Counting(), priors.Kaiming(), likelihoods.Categorical(), 8)
+    guide = AutoMeanFieldNormal(model)
+    x, y = torch.randn(8, 3), torch.arange(8) % 2
+    for _ in range(3):
+        TraceMeanField_ELBO().loss_and_grads(model, guide, x, y)
+    assert int(model.template.norm.num_batches_tracked) == 3
+    assert model.template.calls >= 3
+    assert not torch.equal(model.template.norm.running_mean, torch.zeros(4))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pyro_bnn.models import MLP, LeNet5, Perceptron
-from pyro_bnn.models.pooling import MaxPool2x2, max_pool_2x2
+from pyro_bnn.models.networks.pooling import MaxPool2x2, max_pool_2x2
 
 
 def count(net: nn.Module) -> int:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import constraints
 
+from pyro_bnn.assemble import build_prior
 from pyro_bnn.models import BNN, MLP, LeNet5, likelihoods, priors
 from pyro_bnn.models.priors import fans
-from pyro_bnn.training import build_prior
 
 CONV = nn.Conv2d(3, 8, (4, 5))  # 60 inputs and 160 outputs
 DENSE = nn.Linear(7, 2)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pyro_bnn.models.resnet20 import ResNet20
+from pyro_bnn.models.networks.resnet20 import ResNet20
 
 
 def test_size_is_the_papers() -> None:

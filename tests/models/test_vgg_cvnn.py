@@ -6,8 +6,8 @@ from torch import nn
 from torchvision.models import vgg19
 
 from pyro_bnn.models import BNN, likelihoods, priors
-from pyro_bnn.models.cvnn import CVNN
-from pyro_bnn.models.vgg import VGG
+from pyro_bnn.models.networks.cvnn import CVNN
+from pyro_bnn.models.networks.vgg import VGG
 
 
 def size_of(net: nn.Module) -> int:

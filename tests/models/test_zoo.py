@@ -13,6 +13,7 @@ from pyro.infer import SVI, TraceMeanField_ELBO
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pyro_bnn.assemble import NETWORKS
 from pyro_bnn.guides import AutoMeanFieldNormal
 from pyro_bnn.inference import fit, kl, per_datum
 from pyro_bnn.inference.svi import Callback, FitState
@@ -32,7 +33,7 @@ from pyro_bnn.models import (
 from pyro_bnn.models.bnn import NORM_LAYERS
 from pyro_bnn.optim import Adam, PerSite
 from pyro_bnn.posterior import Posterior
-from pyro_bnn.training import NETWORKS, load
+from pyro_bnn.runs.loading import load
 
 PUBLISHED: dict[str, tuple[Callable[[], nn.Module], int, float]] = {
     # built as published, parameters here, millions in the literature

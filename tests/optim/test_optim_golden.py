@@ -100,6 +100,61 @@ def test_yellowfin_momentum_and_rate_lie_in_the_robust_region_of_both_curvatures
             assert low * (1 - 1e-9) <= alpha <= high * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(
+    ("lr", "kwargs", "losses"),
+    [
+        # the limit of a move keeps a first step that is far too long from growing without end
+        (1.0, {}, {1: 4.648e5, 5: 4.648e5, 200: 4.645e5, 500: 4.64156e5}),
+        (1.0, {"h_max_log_smooth": False}, {500: 4.64143e5}),
+        (1.0, {"adaptive_clip": False}, {500: 1.985996e6}),
+        (1e-2, {}, {500: 0.425118}),
+        (1e-2, {"h_max_log_smooth": False}, {500: 0.432556}),
+        (1e-4, {}, {5: 226.8, 50: 220.6, 200: 142.3, 500: 29.7178}),
+    ],
+)
+def test_yellowfin_on_a_quadratic_has_the_losses_of_the_authors_code(lr, kwargs, losses):
+    """The losses are what the authors' PyTorch code gives in float64 on sum(h w^2) / 2 from the same start."""
+    h = torch.logspace(-1, 2, 7, dtype=torch.float64)
+    w = torch.linspace(2, -2, 7, dtype=torch.float64).requires_grad_()
+    optimizer = YellowFin([w], lr=lr, **kwargs)
+    for step in range(501):
+        if step in losses:
+            assert float((h * w.detach() ** 2).sum() / 2) == pytest.approx(losses[step], rel=3e-4)
+        w.grad = h * w.detach()
+        optimizer.step()
+
+
+def test_yellowfin_moves_no_further_than_its_limit():
+    w = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    optimizer = YellowFin([w], lr=1.0, catastrophic_move_thresh=0.5)
+    w.grad = torch.tensor([300.0, 400.0], dtype=torch.float64)
+    optimizer.step()
+    assert w.tolist() == [pytest.approx(-0.3), pytest.approx(-0.4)]
+
+
+def test_yellowfin_clips_an_outlier_by_the_curvature_before_it():
+    def move(last, **kwargs):
+        w = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+        optimizer = YellowFin([w], lr=1e-3, momentum_factor=0.0, eps=1e-12, **kwargs)
+        for g in [1.0] * 30 + [last]:
+            before = w.item()
+            w.grad = torch.tensor([g], dtype=torch.float64)
+            optimizer.step()
+        return abs(w.item() - before) / optimizer.param_groups[0]["tuned_lr"]
+
+    assert move(5.0) == pytest.approx(1.0)  # h_max was 1 at each step before; with this step's it would be above
+    assert move(0.5) == pytest.approx(0.5)
+    assert move(5.0, adaptive_clip=False) == pytest.approx(5.0)
+
+
+def test_yellowfin_refuses_statistics_of_another_version():
+    optimizer = YellowFin([torch.zeros(1)])
+    optimizer.state["tuner"] = {"step": 3, "log_h_min": 0.1, "h_max": 2.0}
+    optimizer.param_groups[0]["params"][0].grad = torch.ones(1)
+    with pytest.raises(ValueError, match="another version"):
+        optimizer.step()
+
+
 def spectral_radius(h, alpha, mu):
     return max(abs(np.linalg.eigvals(np.array([[1 - alpha * h + mu, -mu], [1, 0]]))))
 
@@ -130,6 +185,53 @@ def test_a_trajectory_inside_the_robust_region_shrinks_at_sqrt_mu():
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variance", ["scheduled", "absolute"])
+def test_what_a_falling_rate_does_to_the_variance_of_adabayes(variance):
+    """Tiny gradients keep the variance at sigma2; after a drop to a tenth it follows at once or within sigma2/eta^2."""
+    lr, batch_size = 1e-2, 10
+    sigma2 = 0.1 / batch_size
+    w = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    optimizer = AdaBayes([w], lr=lr, lr_sgd=0.1, batch_size=batch_size, betas=(0.0, 0.999), variance=variance)
+    rates = []
+    for t in range(40):
+        optimizer.param_groups[0]["lr"] = lr if t < 20 else lr / 10
+        w.grad = torch.tensor([1e-9], dtype=torch.float64)
+        before = w.item()
+        optimizer.step()
+        rates.append((before - w.item()) / (1e-9 * batch_size))
+    assert rates[:20] == [pytest.approx(sigma2)] * 20
+    k = (lr / 10) ** 2 / (sigma2 / 10)
+    expected = {
+        "scheduled": [sigma2 / 10] * 20,
+        "absolute": [sigma2 / 10 + (sigma2 - sigma2 / 10) * math.exp(-k * (t + 1)) for t in range(20)],
+    }
+    np.testing.assert_allclose(rates[20:], expected[variance], rtol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer_class", [AdaBayes, AdaBayesFP])
+def test_weight_decay_at_the_new_mean_takes_the_step_with_it(optimizer_class):
+    moved = {}
+    for at in ("old_mean", "new_mean"):
+        w = torch.full((1,), 2.0, dtype=torch.float64, requires_grad=True)
+        optimizer = optimizer_class([w], lr=1e-2, batch_size=4, weight_decay=0.1, weight_decay_at=at)
+        w.grad = torch.tensor([0.3], dtype=torch.float64)
+        optimizer.step()
+        moved[at] = w.item()
+    move = moved["old_mean"] - 0.9 * 2.0
+    assert move < 0
+    assert moved["new_mean"] == pytest.approx(0.9 * (2.0 + move), rel=1e-12)
+
+
+@pytest.mark.parametrize("scheduled", [True, False])
+def test_whether_a_schedule_scales_the_decay_of_adabayes_fp(scheduled):
+    w = torch.full((1,), 2.0, dtype=torch.float64, requires_grad=True)
+    optimizer = AdaBayesFP([w], batch_size=4, weight_decay=0.1, weight_decay_scheduled=scheduled)
+    optimizer.param_groups[0]["lr"] *= 0.5
+    w.grad = torch.zeros(1, dtype=torch.float64)
+    optimizer.step()
+    assert w.item() == pytest.approx(2.0 * (0.95 if scheduled else 0.9), rel=1e-12)
 
 
 def run(optimizer_class, steps=100, dtype=torch.float64, schedule=None, **kwargs):

@@ -112,7 +112,7 @@ def test_groups_clip_their_own_norm():
         (lambda: PerSite(loc=sgd(), schedule=TwinPlateau()), ValueError, "needs scale="),
         (lambda: PerSite(loc=sgd(schedule=Cosine()), scale=sgd(), schedule=TwinPlateau()), ValueError, "needs loc="),
         (lambda: PerSite(loc=sgd(), schedule="cosine"), TypeError, "schedule='cosine'"),
-        (lambda: PerSite(loc=sgd(), scale=sgd()).set_learning_rate(0.0), ValueError, "lr=0.0"),
+        (lambda: PerSite(loc=sgd(), scale=sgd()).set_learning_rate(-1.0), ValueError, "lr=-1.0"),
         (lambda: PerSite(loc=sgd(), scale=sgd()).set_learning_rate(0.1, "mu"), ValueError, "no group is called 'mu'"),
         (lambda: PerSite(loc=sgd()).prepare(0, 10), ValueError, "epochs=0"),
     ],

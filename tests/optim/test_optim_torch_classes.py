@@ -209,10 +209,9 @@ def test_parameter_groups_keep_their_own_rates(optimizer_class, kwargs):
 
 
 BAD = [
-    ("lr", 0.0, "> 0"),
-    ("lr", -1e-3, "> 0"),
-    ("lr", math.nan, "> 0"),
-    ("lr", "fast", "> 0"),
+    ("lr", -1e-3, ">= 0"),
+    ("lr", math.nan, ">= 0"),
+    ("lr", "fast", ">= 0"),
     ("weight_decay", -1.0, ">= 0"),
 ]
 BAD_OF = {
@@ -225,9 +224,16 @@ BAD_OF = {
         ("batch_size", 0, "integer >= 1"),
         ("batch_size", 2.5, "integer >= 1"),
         ("decay", "linear", "'exponential'"),
+        ("variance", "relative", "'absolute'"),
+        ("weight_decay_at", "mean", "'new_mean'"),
     ],
     "adabayes_first_order": [("lr", 1.0, "exponential")],
-    "adabayes_fp": [("betas", (0.9, 1.0), r"\[0, 1\)"), ("lr_sgd", -1.0, "> 0"), ("eps", -1e-8, ">= 0")],
+    "adabayes_fp": [
+        ("betas", (0.9, 1.0), r"\[0, 1\)"),
+        ("lr_sgd", -1.0, "> 0"),
+        ("eps", -1e-8, ">= 0"),
+        ("weight_decay_scheduled", 1, "True"),
+    ],
     "adabound": [
         ("final_lr", -0.1, "> 0"),
         ("final_lr", 0.0, "> 0"),
@@ -243,6 +249,10 @@ BAD_OF = {
         ("momentum_factor", 1.5, r"\[0, 1\]"),
         ("clip_norm", -1.0, "> 0"),
         ("eps", 0.0, "variance"),
+        ("stat_protect_fac", 0.0, "> 0"),
+        ("catastrophic_move_thresh", -1.0, "> 0"),
+        ("h_max_log_smooth", "yes", "True or False"),
+        ("rate_in_velocity", None, "True or False"),
     ],
 }
 

@@ -1,5 +1,6 @@
 """Every algorithm follows its literal float64 twin, through the wrappers, for 200 steps of a quadratic."""
 
+import inspect
 import math
 
 import numpy as np
@@ -25,7 +26,8 @@ class _AMSBoundTwin(AdaBoundTwin):
 
 class _YellowFinTwin:
     def __init__(self, w, **numbers):
-        shared = {k: numbers.pop(k) for k in ("clip_norm", "window", "slow_start") if k in numbers}
+        shared = {k: v for k, v in numbers.items() if k in inspect.signature(YellowFinTwin).parameters}
+        numbers = {k: v for k, v in numbers.items() if k not in shared}
         self.twin = YellowFinTwin([w], [numbers], **shared)
 
     def step(self, gradient, f=1.0):
@@ -52,6 +54,16 @@ CASES = {
         {"lr": 1e-2, "lr_sgd": 0.1, "batch_size": 16},
         {"lr": 2e-2, "lr_sgd": 0.2, "batch_size": 3, "betas": (0.8, 0.9)},
     ),
+    "adabayes, as the author's code": (
+        AdaBayesTwin,
+        {"lr": 1e-2, "lr_sgd": 0.1, "batch_size": 16, "variance": "absolute", "weight_decay_at": "new_mean"},
+        {"lr": 2e-2, "lr_sgd": 0.2, "batch_size": 3, "decay": "first_order", "variance": "absolute"},
+    ),
+    "adabayes_fp, as the author's code": (
+        AdaBayesFPTwin,
+        {"lr": 1e-2, "lr_sgd": 0.1, "batch_size": 16, "weight_decay_at": "new_mean", "weight_decay_scheduled": False},
+        {"lr": 2e-2, "lr_sgd": 0.2, "batch_size": 3, "weight_decay_scheduled": False},
+    ),
     "adabound": (AdaBoundTwin, {"lr": 1e-2, "final_lr": 0.01}, {"lr": 3e-2, "final_lr": 0.01, "gamma": 0.05}),
     "amsbound": (_AMSBoundTwin, {"lr": 1e-2, "final_lr": 0.01}, {"lr": 3e-2, "final_lr": 0.01, "gamma": 0.05}),
     "yellowfin": (
@@ -59,11 +71,21 @@ CASES = {
         {"lr": 1e-3, "momentum": 0.3},
         {"lr": 1e-3, "window": 7, "lr_factor": 0.5, "momentum_factor": 0.9, "clip_norm": 20.0, "slow_start": False},
     ),
+    "yellowfin, as the paper": (
+        _YellowFinTwin,
+        {"lr": 1e-3, "rate_in_velocity": True, "adaptive_clip": False, "h_max_log_smooth": False, "slow_start": False},
+        {"lr": 1e-3, "h_min_log_smooth": False, "h_max_log_smooth": False, "adaptive_clip": False, "lr_factor": 0.1},
+    ),
+    "yellowfin, tight limits": (
+        _YellowFinTwin,
+        {"lr": 1.0, "catastrophic_move_thresh": 0.05, "stat_protect_fac": 1.5},
+        {"lr": 1.0, "catastrophic_move_thresh": 0.05, "eps": 1e-3},
+    ),
 }
 
 
 def test_every_optimizer_has_a_twin():
-    assert CASES.keys() == OPTIMIZERS.keys()
+    assert {name.partition(",")[0] for name in CASES} == OPTIMIZERS.keys()
 
 
 def tensors(vector):
@@ -92,7 +114,7 @@ def test_two_groups_follow_their_twins(name, noise_scale, weight_decay, schedule
     twin_class, *numbers = CASES[name]
     numbers = [{**n, "weight_decay": weight_decay} for n in numbers]
     schedules = [Cosine(final=0.1), Step(every=7, factor=0.5)] if scheduled else [None, None]
-    loc, scale = (OPTIMIZERS[name](n, schedule=s) for n, s in zip(numbers, schedules, strict=True))
+    loc, scale = (OPTIMIZERS[name.partition(",")[0]](n, schedule=s) for n, s in zip(numbers, schedules, strict=True))
     optim = PerSite(loc=loc, scale=scale)
     start = np.linspace(2, -2, 7)
     groups = [tensors(start), tensors(start[::-1].copy())]

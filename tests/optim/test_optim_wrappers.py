@@ -189,7 +189,7 @@ def test_numbers_may_come_as_keyword_arguments(name):
 
 @every_optimizer
 def test_bad_values_are_refused_at_construction(name):
-    for key, value, allowed in (("lr", 0.0, "> 0"), ("lr", -1.0, "> 0"), ("weight_decay", -0.1, ">= 0")):
+    for key, value, allowed in (("lr", -1.0, ">= 0"), ("weight_decay", -0.1, ">= 0")):
         with pytest.raises(ValueError, match=allowed) as error:
             OPTIMIZERS[name]({**NUMBERS[name], key: value})
         assert f"{key}={value}" in str(error.value)
@@ -466,8 +466,28 @@ def test_learning_rates_before_and_after_the_first_step():
     assert (group["lr"], group["base_lr"]) == (5e-3, 1e-2)
     optim.set_learning_rate(2e-2)
     assert group["lr"] == 2e-2
-    with pytest.raises(ValueError, match="lr=0"):
-        optim.set_learning_rate(0)
+    with pytest.raises(ValueError, match="lr=-1"):
+        optim.set_learning_rate(-1)
+
+
+@every_optimizer
+def test_a_rate_of_zero_leaves_the_parameters_alone(name):
+    for at in ("construction", "later"):
+        optim = OPTIMIZERS[name]({**NUMBERS[name], "lr": 0.0} if at == "construction" else NUMBERS[name])
+        if at == "later":
+            optim.set_learning_rate(0)
+        params = make()
+        start = values(params)
+        for t in range(5):
+            step(optim, params, t)
+        assert_same_bits(values(params), start)
+        assert set(optim.learning_rates().values()) == {0.0}
+        optim.set_learning_rate(1e-2)
+        for t in range(5):
+            step(optim, params, t)
+        for key, after in values(params).items():
+            assert bool(torch.isfinite(after).all())
+            assert not torch.equal(start[key], after)
 
 
 def test_yellowfin_reports_the_rate_it_tuned():

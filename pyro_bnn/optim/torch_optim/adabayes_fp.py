@@ -20,8 +20,13 @@ mean gradient and are scaled when used. The code uses the equal form
 Departures from the paper
 - eps: the paper has none, which is 0/0 for sigma2 -> inf and a zero gradient. It stands outside the root, as Adam's
   does, so that lr_sgd = inf is AdamW with this eps (on the summed gradient) and lr * weight_decay = lambda.
-- A schedule that multiplies `lr` by f multiplies eta, sigma2 and lambda by f (see AdaBayes), so c does not move and the
-  whole step, decay included, is multiplied by f.
+  The author's code adds eps to <g^2>, inside the root.
+- A schedule that multiplies `lr` by f multiplies eta and sigma2 by f (see AdaBayes), as in the author's code, so c does
+  not move. No variance is kept that could follow late: what AdaBayes calls variance="scheduled" and "absolute" is one
+  thing here. It multiplies lambda by f too, so that the whole step, decay included, is multiplied by f;
+  `weight_decay_scheduled=False` leaves lambda as given, as the author's code does.
+- `weight_decay_at`: "old_mean" (default) decays the mu at which the gradient was taken, as in Algorithm 2; "new_mean"
+  decays after the step, mu <- (1 - lambda) (mu + sigma2_post <g>), as in the author's code.
 """
 
 from typing import Any, final
@@ -30,7 +35,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from pyro_bnn.optim.torch_optim.base import Bucket, ForeachOptimizer
+from pyro_bnn.optim.torch_optim.adabayes import WeightDecayAt
+from pyro_bnn.optim.torch_optim.base import Bucket, ForeachOptimizer, base_rate, schedule_factor
 
 __all__ = ["AdaBayesFP", "adabayes_fp_step"]
 
@@ -48,6 +54,7 @@ def adabayes_fp_step(
     beta1: float,
     beta2: float,
     weight_decay: float,
+    weight_decay_at: WeightDecayAt,
     eps: float,
 ) -> None:
     """Do one step of Algorithm 2 in place; `grads` are of the mean loss."""
@@ -59,9 +66,11 @@ def adabayes_fp_step(
         torch._foreach_add_(denominator, c**2)
     torch._foreach_sqrt_(denominator)
     torch._foreach_add_(denominator, c + eps)
-    if weight_decay:
+    if weight_decay and weight_decay_at == "old_mean":
         torch._foreach_mul_(params, 1 - weight_decay)
     torch._foreach_addcdiv_(params, m, denominator, value=-eta * batch_size / (1 - beta1**step))
+    if weight_decay and weight_decay_at == "new_mean":
+        torch._foreach_mul_(params, 1 - weight_decay)
 
 
 @final
@@ -76,6 +85,8 @@ class AdaBayesFP(ForeachOptimizer):
         batch_size: rows the loss is a mean over.
         betas: averaging of the gradient and of its square.
         weight_decay: lambda, the fraction of a weight removed at each step (at the unscheduled lr).
+        weight_decay_at: the mean that decays: "old_mean" (default, the paper) or "new_mean" (the author's code).
+        weight_decay_scheduled: whether a schedule multiplies lambda as well.
         eps: added to the root mean square of the summed gradient.
         foreach: update all tensors of a group together.
     """
@@ -89,6 +100,8 @@ class AdaBayesFP(ForeachOptimizer):
         batch_size: int,
         betas: tuple[float, float] = (0.9, 0.999),
         weight_decay: float = 0.0,
+        weight_decay_at: WeightDecayAt = "old_mean",
+        weight_decay_scheduled: bool = True,
         eps: float = 1e-8,
         foreach: bool = True,
     ) -> None:
@@ -98,6 +111,8 @@ class AdaBayesFP(ForeachOptimizer):
             "batch_size": batch_size,
             "betas": betas,
             "weight_decay": weight_decay,
+            "weight_decay_at": weight_decay_at,
+            "weight_decay_scheduled": weight_decay_scheduled,
             "eps": eps,
             "foreach": foreach,
         }
@@ -110,6 +125,8 @@ class AdaBayesFP(ForeachOptimizer):
         }
 
     def _update(self, group: dict[str, Any], bucket: Bucket, step: int) -> None:
+        factor = schedule_factor(group)
+        decay_factor = factor if group["weight_decay_scheduled"] else float(factor > 0)
         adabayes_fp_step(
             bucket.params,
             bucket.grads,
@@ -117,10 +134,11 @@ class AdaBayesFP(ForeachOptimizer):
             bucket.of("v"),
             step=step,
             eta=group["lr"],
-            c=group["base_lr"] * group["batch_size"] / (2 * group["lr_sgd"]),
+            c=base_rate(group) * group["batch_size"] / (2 * group["lr_sgd"]),
             batch_size=group["batch_size"],
             beta1=group["betas"][0],
             beta2=group["betas"][1],
-            weight_decay=group["weight_decay"] * group["lr"] / group["base_lr"],
+            weight_decay=group["weight_decay"] * decay_factor,
+            weight_decay_at=group["weight_decay_at"],
             eps=group["eps"],
         )

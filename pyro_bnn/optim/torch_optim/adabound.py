@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from pyro_bnn.optim.torch_optim.base import Bucket, ForeachOptimizer
+from pyro_bnn.optim.torch_optim.base import Bucket, ForeachOptimizer, base_rate
 
 __all__ = ["AdaBound", "bounded_step", "bounds", "first_moments"]
 
@@ -145,7 +145,7 @@ class AdaBound(ForeachOptimizer):
             v,
             step=step,
             lr=group["lr"],
-            base_lr=group["base_lr"],
+            base_lr=base_rate(group),
             final_lr=group["final_lr"],
             betas=group["betas"],
             gamma=group["gamma"],

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from pyro_bnn.optim.torch_optim.adabound import adabound_defaults, bounded_step, decayed, first_moments
-from pyro_bnn.optim.torch_optim.base import Bucket, ForeachOptimizer
+from pyro_bnn.optim.torch_optim.base import Bucket, ForeachOptimizer, base_rate
 
 __all__ = ["AMSBound"]
 
@@ -55,7 +55,7 @@ class AMSBound(ForeachOptimizer):
             v_max,
             step=step,
             lr=group["lr"],
-            base_lr=group["base_lr"],
+            base_lr=base_rate(group),
             final_lr=group["final_lr"],
             betas=group["betas"],
             gamma=group["gamma"],

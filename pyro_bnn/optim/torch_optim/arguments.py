@@ -22,6 +22,14 @@ def _real(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def _switch(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _one_of(*words: str) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and value in words
+
+
 def _positive(value: Any) -> bool:
     return _real(value) and 0 < value < math.inf
 
@@ -59,7 +67,7 @@ def _positive_or_none(value: Any) -> bool:
 
 
 ARGUMENTS: Mapping[str, Range] = {
-    "lr": Range("a finite number > 0", _positive, "1e-3"),
+    "lr": Range("a finite number >= 0", _not_negative, "1e-3"),
     "lr_sgd": Range("a number > 0", _positive_or_infinite, "0.1"),
     "final_lr": Range("a finite number > 0", _positive, "0.1"),
     "batch_size": Range("an integer >= 1, the number of rows the loss is a mean over", _count, "128"),
@@ -75,8 +83,19 @@ ARGUMENTS: Mapping[str, Range] = {
     "lr_factor": Range("a finite number > 0", _positive, "1"),
     "momentum_factor": Range("a number in [0, 1]", _unit_interval, "1"),
     "window": Range("an integer >= 1", _count, "20"),
+    "stat_protect_fac": Range("a finite number > 0", _positive, "100"),
+    "catastrophic_move_thresh": Range("a number > 0", _positive_or_infinite, "100"),
+    "decay": Range("'exponential' or 'first_order'", _one_of("exponential", "first_order"), "'exponential'"),
+    "variance": Range("'scheduled' or 'absolute'", _one_of("scheduled", "absolute"), "'scheduled'"),
+    "weight_decay_at": Range("'old_mean' or 'new_mean'", _one_of("old_mean", "new_mean"), "'old_mean'"),
+    "weight_decay_scheduled": Range("True or False", _switch, "True"),
     "clip_norm": Range("a finite number > 0, or None", _positive_or_none, "None"),
     "clip_value": Range("a finite number > 0, or None", _positive_or_none, "None"),
+    "adaptive_clip": Range("True or False", _switch, "True"),
+    "h_max_log_smooth": Range("True or False", _switch, "True"),
+    "h_min_log_smooth": Range("True or False", _switch, "True"),
+    "slow_start": Range("True or False", _switch, "True"),
+    "rate_in_velocity": Range("True or False", _switch, "False"),
 }
 
 

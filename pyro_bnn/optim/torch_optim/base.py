@@ -10,7 +10,9 @@ Parameters in half precision keep their state in float32: an average with beta =
 steps are coarser than 1 - beta.
 
 A learning-rate schedule changes a group's `lr`; the group's `base_lr` remembers the value it was given with, so that
-algorithms with more than one rate can scale the others by lr / base_lr.
+algorithms with more than one rate can scale the others by lr / base_lr. A rate of 0, given or scheduled, leaves the
+parameters alone, whatever the other rates and the weight decay; the averages go on. A group given with lr = 0 takes the
+first other value it sees for its base.
 """
 
 from abc import ABC, abstractmethod
@@ -24,12 +26,24 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from pyro_bnn.optim.torch_optim.arguments import check_arguments
 
-__all__ = ["Bucket", "ForeachOptimizer", "state_dtype"]
+__all__ = ["Bucket", "ForeachOptimizer", "base_rate", "schedule_factor", "state_dtype"]
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype in which the state of a parameter of `dtype` is kept: never coarser than float32."""
     return torch.promote_types(dtype, torch.float32)
+
+
+def base_rate(group: dict[str, Any]) -> float:
+    """Return base_lr of a parameter group; 1 while it and lr are 0, when nothing moves."""
+    if group["base_lr"] == 0:
+        group["base_lr"] = group["lr"]
+    return float(group["base_lr"] or 1.0)
+
+
+def schedule_factor(group: dict[str, Any]) -> float:
+    """Return lr / base_lr of a parameter group, what a schedule has multiplied its rates by; 0 where lr is 0."""
+    return float(group["lr"]) / base_rate(group)
 
 
 @dataclass

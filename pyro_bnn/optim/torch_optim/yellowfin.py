@@ -13,7 +13,7 @@ On a quadratic of curvature h it contracts at rate sqrt(mu) exactly inside the r
 From the gradient of all parameters together, with <.> an average of factor `beta` corrected for its start at zero,
 
     h_t   = ||g_t||^2
-    h_max = <max of h over the last `window` steps>,     h_min = exp <log of their min>
+    h_max = exp <log of the max of h over the last `window` steps>,     h_min likewise with the min
     C     = <h> - ||<g>||^2                              variance of the gradient
     D     = < <||g||> / <h> >                            distance to the optimum
     x     = argmin x^2 D^2 + (1 - x)^4 C / h_min^2       root of p x = (1 - x)^3, p = D^2 h_min^2 / (2 C)
@@ -21,21 +21,37 @@ From the gradient of all parameters together, with <.> an average of factor `bet
     alpha = (1 - sqrt(mu))^2 / h_min
 
 The thesis (C.0.9 to C.0.11) writes C as <||g||^2> - <||g||>^2 and h as the norm of the largest entry; the above is the
-paper's. The window of 20 steps, beta = 0.999 and the logarithm under h_min are those of the authors' public code, and
-so are the guards:
+paper's. What follows is the authors' public code for PyTorch, not the paper, and each of it has a switch:
 
-- Slow start: alpha is multiplied by min(1, (t + 1) / (10 window)), t = 0, 1, ...
-- The first step knows no curvature range; it uses the given `lr` and `momentum`, which serve for nothing else.
-- Clipping: with `clip_norm` the gradient's norm is cut to that number before anything else. With `adaptive_clip` the
-  statistics see a norm of at most 10 sqrt(h_max) (from the third step on), and the step one of at most sqrt(h_max)
-  (from the second).
-- `lr_factor` and `momentum_factor` multiply alpha and mu of a parameter group. A learning-rate schedule multiplies
-  alpha too, by lr / base_lr.
-- `weight_decay` is an L2 term added to the gradient, seen by the statistics.
+- `h_max_log_smooth`, `h_min_log_smooth`: the logarithms under the averages of h_max and h_min. Without them one outlier
+  stays in h_max for about 1 / (1 - beta) steps.
+- `rate_in_velocity=False`: alpha stands outside the velocity, as in torch's SGD: v <- mu v + g, x <- x - alpha v. True
+  is the paper's heavy ball above; they differ while alpha changes.
+- `slow_start`: alpha is multiplied by min(1, (t + 1) / (10 window)), t = 0, 1, ...
+- `adaptive_clip`: (a) from the third step on the statistics see a norm of at most sqrt(stat_protect_fac h_max);
+  (b) from the second step on the step takes a gradient of norm at most sqrt(h_max); (c) alpha is at most
+  catastrophic_move_thresh / ||g||, so that no gradient, the first included, moves the parameters further than that.
+  h_max in (a) and (b) is the one before this step, so an outlier does not raise its own limit; ||g|| in (c) is the norm
+  after (a) and before (b).
+- `clip_norm`: the gradient's norm is cut to that number before anything else.
+- `eps` = 1e-6 is added in the code's places: h + eps under the logarithms, D = < <||g||> / (<h> + eps) >, C at least
+  eps, p = (D + eps)^2 (h_min + eps)^2 / (2 (C + eps)), (h_max + eps) / (h_min + eps) at least 1 + eps, alpha =
+  (1 - sqrt(mu))^2 / (h_min + eps), and each limit of a norm.
+- The first step knows no curvature range; it uses the given `lr` and `momentum`, which serve for nothing else (lr = 0
+  leaves the parameters alone at every step).
+- `lr_factor` (the code's set_lr_factor) and `momentum_factor` multiply alpha and mu of a parameter group. A
+  learning-rate schedule multiplies alpha too, by lr / base_lr.
 
-Departures from the authors' code: h and C are floored at `eps` instead of having 1e-6 added in several places, so that
-the formulas are exact above it, and the cubic is solved in its hyperbolic form, which does not cancel. alpha and mu
-themselves are not averaged.
+Departures from the authors' code
+- `weight_decay` is an L2 term added to the gradient and seen by the statistics and the clipping. The code computes the
+  sum for them and drops it, so that there only the step sees it.
+- The cubic is solved in its hyperbolic form, which does not cancel; the code's form adds eps to a denominator.
+- A gradient that is not finite raises before any parameter moves; the code goes back to a checkpoint.
+- Its options that are off by default (sparsity_debias, auto_clip_fac, force_non_inc_step, no zero_debias) do not exist.
+
+Departures from the paper: all the switches above. With h_max_log_smooth, h_min_log_smooth, slow_start and adaptive_clip
+off, rate_in_velocity on and a small eps the equations above are the paper's. alpha and mu themselves are not averaged
+over steps (the code computes such averages and does not use them).
 
 The statistics are Python numbers, since they steer Python-side coefficients of fused list operations: one transfer of
 two numbers per tensor each step.
@@ -43,14 +59,14 @@ two numbers per tensor each step.
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast, final
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from pyro_bnn.optim.torch_optim.base import Bucket, ForeachOptimizer
+from pyro_bnn.optim.torch_optim.base import Bucket, ForeachOptimizer, schedule_factor
 
 __all__ = ["YellowFin", "cubic_root", "robust_region", "single_step"]
 
@@ -69,48 +85,66 @@ def cubic_root(distance: float, variance: float, h_min: float) -> float:
     return min(max(1 + y, 0.0), 1.0)
 
 
-def single_step(h_max: float, h_min: float, variance: float, distance: float) -> tuple[float, float]:
+def single_step(h_max: float, h_min: float, variance: float, distance: float, eps: float = 0.0) -> tuple[float, float]:
     """Return (alpha, mu) of the noisy quadratic with these statistics."""
-    x = cubic_root(distance, variance, h_min)
-    root_of_range = math.sqrt(h_max / h_min)
+    h_max, h_min = h_max + eps, h_min + eps
+    x = cubic_root(distance + eps, variance + eps, h_min)
+    root_of_range = math.sqrt(max(h_max / h_min, 1 + eps))
     mu = max(x**2, ((root_of_range - 1) / (root_of_range + 1)) ** 2)
     return robust_region(h_min, mu)[0], mu
 
 
 def new_tuner() -> dict[str, Any]:
     """Return the statistics before the first step: plain numbers, averages not yet corrected for starting at zero."""
-    return {
-        "step": 0,
-        "window": [],
-        "log_h_min": 0.0,
-        "h_max": 0.0,
-        "h": 0.0,
-        "norm": 0.0,
-        "distance": 0.0,
-    }
+    averages = dict.fromkeys(("h_min_average", "h_max_average", "h", "norm", "distance"), 0.0)
+    return {"step": 0, "window": [], **averages, "lr": None, "momentum": None}
 
 
-def update_tuner(tuner: dict[str, Any], norm: float, *, beta: float, window: int, eps: float) -> None:
+def check_tuner(tuner: dict[str, Any]) -> None:
+    """Raise for statistics that something else has saved."""
+    if tuner.keys() != new_tuner().keys():
+        raise ValueError(
+            f"YellowFin: these statistics hold {', '.join(tuner)} instead of {', '.join(new_tuner())}; they were saved "
+            "by another version: start the optimizer anew"
+        )
+
+
+def update_tuner(tuner: dict[str, Any], norm: float, numbers: Mapping[str, Any]) -> None:
     """Take in the gradient norm of one step."""
-    h = max(norm**2, eps)
+    beta, eps = numbers["beta"], numbers["eps"]
+
+    def average(name: str, value: float) -> None:
+        tuner[name] = beta * tuner[name] + (1 - beta) * value
+
     tuner["step"] += 1
-    tuner["window"] = [*tuner["window"], h][-window:]
-    tuner["log_h_min"] = beta * tuner["log_h_min"] + (1 - beta) * math.log(min(tuner["window"]))
-    tuner["h_max"] = beta * tuner["h_max"] + (1 - beta) * max(tuner["window"])
-    tuner["h"] = beta * tuner["h"] + (1 - beta) * h
-    tuner["norm"] = beta * tuner["norm"] + (1 - beta) * math.sqrt(h)
+    tuner["window"] = [*tuner["window"], norm**2][-numbers["window"] :]
+    for name, extreme, log_smooth in (
+        ("h_min_average", min(tuner["window"]), numbers["h_min_log_smooth"]),
+        ("h_max_average", max(tuner["window"]), numbers["h_max_log_smooth"]),
+    ):
+        average(name, math.log(extreme + eps) if log_smooth else extreme)
+    average("h", norm**2)
+    average("norm", norm)
     # the two corrections cancel inside the ratio
-    tuner["distance"] = beta * tuner["distance"] + (1 - beta) * tuner["norm"] / tuner["h"]
+    average("distance", tuner["norm"] / (tuner["h"] + eps))
 
 
-def tune(tuner: dict[str, Any], norm_of_mean: float, *, beta: float, eps: float) -> tuple[float, float]:
+def curvature_range(tuner: dict[str, Any], numbers: Mapping[str, Any]) -> tuple[float, float]:
+    """Return (h_min, h_max) from the statistics of at least one step."""
+    correction = 1 - numbers["beta"] ** tuner["step"]
+    low, high = tuner["h_min_average"] / correction, tuner["h_max_average"] / correction
+    return (
+        math.exp(low) if numbers["h_min_log_smooth"] else low,
+        math.exp(high) if numbers["h_max_log_smooth"] else high,
+    )
+
+
+def tune(tuner: dict[str, Any], norm_of_mean: float, numbers: Mapping[str, Any]) -> tuple[float, float]:
     """Return (alpha, mu) from the statistics and ||<g>||, the latter not yet corrected for starting at zero."""
-    correction = 1 - beta ** tuner["step"]
-    variance = max(tuner["h"] / correction - (norm_of_mean / correction) ** 2, eps)
-    h_min = math.exp(tuner["log_h_min"] / correction)
-    # in exact arithmetic h_max >= h_min; rounding may say otherwise when all h are equal
-    h_max = max(tuner["h_max"] / correction, h_min)
-    return single_step(h_max, h_min, variance, tuner["distance"] / correction)
+    correction = 1 - numbers["beta"] ** tuner["step"]
+    variance = max(tuner["h"] / correction - (norm_of_mean / correction) ** 2, numbers["eps"])
+    h_min, h_max = curvature_range(tuner, numbers)
+    return single_step(h_max, h_min, variance, tuner["distance"] / correction, numbers["eps"])
 
 
 def total_norm(tensors: list[Tensor]) -> float:
@@ -126,21 +160,38 @@ class YellowFin(ForeachOptimizer):
 
     Args:
         params: tensors or parameter groups; one alpha and mu for all of them.
-        lr: learning rate of the first step only; `lr_factor` is the one to tune.
+        lr: learning rate of the first step only; `lr_factor` is the one to tune. 0 leaves the parameters alone.
         momentum: momentum of the first step only.
         beta: averaging of all statistics.
         window: steps over which the curvature range is taken.
         lr_factor: multiplies the tuned learning rate.
         momentum_factor: multiplies the tuned momentum.
         clip_norm: largest norm of the gradient.
-        adaptive_clip: clip by the largest curvature seen.
+        adaptive_clip: clip by the largest curvature seen, and limit how far one gradient may move the parameters.
+        stat_protect_fac: the statistics see at most this many times h_max (with `adaptive_clip`).
+        catastrophic_move_thresh: the furthest one gradient may move the parameters (with `adaptive_clip`).
+        h_max_log_smooth: average the logarithm of the largest curvature, not the curvature.
+        h_min_log_smooth: the same for the smallest.
         slow_start: raise the learning rate from near zero over 10 windows.
+        rate_in_velocity: the paper's heavy ball; False is torch's SGD, as in the authors' code.
         weight_decay: L2 coefficient, added to the gradient.
         eps: smallest squared gradient norm and gradient variance told apart from zero.
         foreach: update all tensors of a group together.
     """
 
-    _shared = ("beta", "window", "clip_norm", "adaptive_clip", "slow_start", "eps")
+    _shared = (
+        "beta",
+        "window",
+        "clip_norm",
+        "adaptive_clip",
+        "stat_protect_fac",
+        "catastrophic_move_thresh",
+        "h_max_log_smooth",
+        "h_min_log_smooth",
+        "slow_start",
+        "rate_in_velocity",
+        "eps",
+    )
 
     def __init__(
         self,
@@ -154,9 +205,14 @@ class YellowFin(ForeachOptimizer):
         momentum_factor: float = 1.0,
         clip_norm: float | None = None,
         adaptive_clip: bool = True,
+        stat_protect_fac: float = 100.0,
+        catastrophic_move_thresh: float = 100.0,
+        h_max_log_smooth: bool = True,
+        h_min_log_smooth: bool = True,
         slow_start: bool = True,
+        rate_in_velocity: bool = False,
         weight_decay: float = 0.0,
-        eps: float = 1e-12,
+        eps: float = 1e-6,
         foreach: bool = True,
     ) -> None:
         defaults = {
@@ -168,14 +224,19 @@ class YellowFin(ForeachOptimizer):
             "momentum_factor": momentum_factor,
             "clip_norm": clip_norm,
             "adaptive_clip": adaptive_clip,
+            "stat_protect_fac": stat_protect_fac,
+            "catastrophic_move_thresh": catastrophic_move_thresh,
+            "h_max_log_smooth": h_max_log_smooth,
+            "h_min_log_smooth": h_min_log_smooth,
             "slow_start": slow_start,
+            "rate_in_velocity": rate_in_velocity,
             "weight_decay": weight_decay,
             "eps": eps,
             "foreach": foreach,
         }
         super().__init__(params, defaults)
         if self.defaults["eps"] == 0:
-            raise ValueError("YellowFin: eps=0 would divide by a zero variance; a usual value is 1e-12")
+            raise ValueError("YellowFin: eps=0 would divide by a zero variance; a usual value is 1e-6")
         self.state["tuner"] = new_tuner()  # type: ignore[index]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -218,51 +279,61 @@ class YellowFin(ForeachOptimizer):
         for group, bucket, _ in buckets:
             if group["weight_decay"]:
                 bucket.grads = list(torch._foreach_add(bucket.grads, bucket.params, alpha=group["weight_decay"]))
-        shrink = self._observe([bucket for _, bucket, _ in buckets])
+        longest_rate = self._observe([bucket for _, bucket, _ in buckets])
         for group, bucket, step in buckets:
             for state in bucket.states:
                 state["step"] = step
-            self._move(group, bucket, shrink)
+            self._move(group, bucket, longest_rate)
         return loss
 
     def _observe(self, buckets: list[Bucket]) -> float:
-        """Update the statistics; return the factor by which the step's gradient is to be shortened."""
+        """Update the statistics from the gradient of all buckets, cut it, tune; return the largest rate allowed."""
         numbers, tuner = self.defaults, self.tuner
-        beta, eps, t = numbers["beta"], numbers["eps"], tuner["step"]
+        check_tuner(tuner)
+        t, eps = tuner["step"], numbers["eps"]
         norm = total_norm([grad for bucket in buckets for grad in bucket.grads])
         if not math.isfinite(norm):
             raise FloatingPointError(
                 f"YellowFin: the gradient's norm is {norm} at step {t + 1}, which would spoil its statistics; "
                 "no parameter was moved: lower lr_factor or set clip_norm"
             )
+        # the curvature seen before this step limits this step
+        h_max = curvature_range(tuner, numbers)[1] if t >= 1 and numbers["adaptive_clip"] else math.inf
         limit = numbers["clip_norm"] or math.inf
-        if numbers["adaptive_clip"] and t >= 2:
-            limit = min(limit, 10 * math.sqrt(tuner["h_max"] / (1 - beta**t)))
-        if norm > limit:
-            for bucket in buckets:
-                bucket.grads = list(torch._foreach_mul(bucket.grads, limit / norm))
-            norm = limit
-        update_tuner(tuner, norm, beta=beta, window=numbers["window"], eps=eps)
+        if t >= 2:
+            limit = min(limit, math.sqrt(numbers["stat_protect_fac"] * h_max) + eps)
+        norm = self._cut(buckets, norm, limit)
+        update_tuner(tuner, norm, numbers)
         means = [mean for bucket in buckets for mean in bucket.of("mean")]
         for bucket in buckets:
-            torch._foreach_lerp_(bucket.of("mean"), bucket.grads, 1 - beta)
-        if t == 0:
-            return 1.0
-        tuner["lr"], tuner["momentum"] = tune(tuner, total_norm(means), beta=beta, eps=eps)
-        if numbers["slow_start"]:
-            tuner["lr"] *= min(1.0, (t + 1) / (10 * numbers["window"]))
-        largest = math.sqrt(tuner["h_max"] / (1 - beta ** (t + 1)))
-        return min(1.0, largest / norm) if numbers["adaptive_clip"] and norm > 0 else 1.0
+            torch._foreach_lerp_(bucket.of("mean"), bucket.grads, 1 - numbers["beta"])
+        if t >= 1:
+            tuner["lr"], tuner["momentum"] = tune(tuner, total_norm(means), numbers)
+            if numbers["slow_start"]:
+                tuner["lr"] *= min(1.0, (t + 1) / (10 * numbers["window"]))
+        self._cut(buckets, norm, math.sqrt(h_max) + eps)
+        return numbers["catastrophic_move_thresh"] / norm if numbers["adaptive_clip"] and norm > 0 else math.inf
 
-    def _move(self, group: dict[str, Any], bucket: Bucket, shrink: float) -> None:
+    @staticmethod
+    def _cut(buckets: list[Bucket], norm: float, limit: float) -> float:
+        """Shorten the gradient of norm `norm` to `limit`; return its norm."""
+        if norm <= limit:
+            return norm
+        for bucket in buckets:
+            bucket.grads = list(torch._foreach_mul(bucket.grads, limit / norm))
+        return limit
+
+    def _move(self, group: dict[str, Any], bucket: Bucket, longest_rate: float) -> None:
         tuner = self.tuner
-        schedule = group["lr"] / group["base_lr"]
-        group["tuned_lr"] = group["lr_factor"] * schedule * tuner.get("lr", group["base_lr"])
-        group["tuned_momentum"] = group["momentum_factor"] * tuner.get("momentum", group["momentum"])
+        lr = group["base_lr"] if tuner["lr"] is None else tuner["lr"]
+        lr = min(group["lr_factor"] * schedule_factor(group) * lr, longest_rate)
+        mu = group["momentum_factor"] * (group["momentum"] if tuner["momentum"] is None else tuner["momentum"])
+        group["tuned_lr"], group["tuned_momentum"] = lr, mu
+        inside, outside = (lr, 1.0) if group["rate_in_velocity"] else (1.0, lr)
         velocity = bucket.of("velocity")
-        torch._foreach_mul_(velocity, group["tuned_momentum"])
-        torch._foreach_add_(velocity, bucket.grads, alpha=-group["tuned_lr"] * shrink)
-        torch._foreach_add_(bucket.params, velocity)
+        torch._foreach_mul_(velocity, mu)
+        torch._foreach_add_(velocity, bucket.grads, alpha=-inside)
+        torch._foreach_add_(bucket.params, velocity, alpha=outside)
 
     def _update(self, group: dict[str, Any], bucket: Bucket, step: int) -> None:
         raise NotImplementedError("YellowFin moves all groups in one step, after seeing the whole gradient")

@@ -1,0 +1,3 @@
+"""Numbers about predictions, one idea a file."""
+
+__all__: list[str] = []

@@ -1,0 +1,84 @@
+"""
+Held-out elpd: comparing models by their log predictive density at points that none of them was trained on.
+
+    elpd = sum_i log p(y_i | x_i, D),   log p(y_i | x_i, D) = log mean_s p(y_i | x_i, w_s)
+    se   = sqrt(N var_i)                over points; that of a difference is taken over paired differences
+
+Nothing is left out and nothing corrected for, so the effective number of parameters is 0. ArviZ compares it as it
+compares LOO once it comes as ELPDData, whose entries it insists on calling loo; tables and plots made here say what it
+is. Held-out elpd is defined for every kind of posterior: tempered, cold, a point, an ensemble.
+"""
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pyro_bnn.analysis.arviz import import_arviz
+
+__all__ = ["TITLE", "compare_held_out", "held_out_elpd", "plot_held_out"]
+
+TITLE = "held-out elpd"
+
+_RENAMED = {"elpd_loo": "held_out_elpd", "elpd_diff": "difference", "dse": "se_difference"}
+
+
+def held_out_elpd(log_density: Tensor, num_samples: int) -> Any:
+    """
+    Return `arviz.ELPDData` of held-out points, with p = 0.
+
+    :param log_density: log mean_s p(y_i | x_i, w_s), (N,), as `evaluate_rows(...).log_density` has it.
+    :param num_samples: how many draws it averages.
+    """
+    import xarray as xr
+    from arviz.stats.stats_utils import ELPDData
+
+    values: NDArray[np.float64] = log_density.detach().cpu().double().numpy()
+    if values.ndim != 1 or len(values) == 0 or not np.isfinite(values).all():
+        raise ValueError(
+            f"log_density has shape {values.shape}, {int((~np.isfinite(values)).sum())} entries infinite or NaN: give "
+            f"one finite number per point (N,)"
+        )
+    if not isinstance(num_samples, int) or isinstance(num_samples, bool) or num_samples < 1:
+        raise ValueError(f"num_samples={num_samples!r}: give how many draws log_density averages, an integer >= 1")
+    n = len(values)
+    pointwise = xr.DataArray(values, dims="obs_id", coords={"obs_id": np.arange(n)}, name="loo_i")
+    index = ["elpd_loo", "se", "p_loo", "n_samples", "n_data_points", "warning", "loo_i", "scale"]
+    entries = [values.sum(), math.sqrt(n * values.var()), 0.0, num_samples, n, False, pointwise, "log"]
+    return ELPDData(data=entries, index=index)
+
+
+def compare_held_out(elpds: Mapping[str, Any]) -> Any:
+    """
+    Compare models by `arviz.compare` on results of `held_out_elpd` over the same points; a DataFrame, best first.
+
+    Columns: rank, held_out_elpd, se, difference to the best and its se over paired points, and stacking weights.
+    """
+    if len(elpds) < 2:
+        raise ValueError(f"{len(elpds)} model to compare: pass at least two")
+    sizes = {name: int(e["n_data_points"]) for name, e in elpds.items()}
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"the models were scored on different numbers of points ({sizes}): score them on the same")
+    table = _arviz_table(elpds).rename(columns=_RENAMED)
+    table = table[["rank", "held_out_elpd", "se", "difference", "se_difference", "weight"]]
+    table.attrs["title"] = TITLE
+    return table
+
+
+def _arviz_table(elpds: Mapping[str, Any]) -> Any:
+    az = import_arviz()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return az.compare(dict(elpds), ic="loo", method="stacking", scale="log")
+
+
+def plot_held_out(elpds: Mapping[str, Any], **options: Any) -> Any:
+    """Draw `arviz.plot_compare` of the same models with its title and axis named for what they are."""
+    axes = import_arviz().plot_compare(_arviz_table(elpds), title=False, **options)
+    axes.set_title(f"{TITLE}: higher is better")
+    axes.set_xlabel(f"{TITLE} (log)")
+    return axes

@@ -1,0 +1,184 @@
+"""
+A posterior on labelled rows, in one pass over the draws: the results table, and what every row contributes to it.
+
+The table is what `Posterior.evaluate` returns; the rows are what a report, a comparison or a rejection
+curve needs beside it. Memory does not grow with the number of draws.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+from torch import Tensor
+
+from pyro_bnn.analysis.scores.metrics import (
+    ClassificationAccumulator,
+    RegressionAccumulator,
+    bootstrap_interval,
+    classification_table,
+    ece,
+    regression_table,
+)
+from pyro_bnn.data.arrays import as_inputs, number_of_rows
+from pyro_bnn.data.checks import check_finite
+from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, check_normal
+from pyro_bnn.posterior import Posterior
+
+__all__ = ["ClassEvaluation", "Evaluation", "RealEvaluation", "evaluate_rows", "in_units"]
+
+Table: TypeAlias = dict[str, dict[str, float]]
+
+_ECE_RESAMPLES = 400
+
+
+def _mean_interval(values: Tensor, level: float) -> tuple[float, float]:
+    return bootstrap_interval(lambda v: float(v.mean()), values.double(), level=level)
+
+
+def _share(interval: tuple[float, float]) -> tuple[float, float]:
+    """An interval of what lies in [0, 1]; the basic bootstrap does not know that."""
+    low, high = (min(max(end, 0.0), 1.0) for end in interval)
+    return low, high
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ClassEvaluation:
+    """Labels (N,), log-probabilities of the averaged predictive (N, K) and the draws' mean entropy (N,), in float64."""
+
+    table: Table
+    num_samples: int
+    labels: Tensor
+    log_probs: Tensor
+    entropy: Tensor
+    aleatoric: Tensor
+
+    @property
+    def epistemic(self) -> Tensor:
+        """Mutual information of label and weights (N,)."""
+        return self.entropy - self.aleatoric
+
+    @property
+    def guess(self) -> Tensor:
+        """The most probable class (N,)."""
+        return self.log_probs.argmax(1)
+
+    @property
+    def correct(self) -> Tensor:
+        """Whether it is the label (N,)."""
+        return self.guess == self.labels
+
+    @property
+    def log_density(self) -> Tensor:
+        """Log predictive probability of each label (N,)."""
+        return self.log_probs.gather(1, self.labels[:, None])[:, 0]
+
+    def intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
+        """Return basic bootstrap intervals over rows of the S-sample column, those of shares within [0, 1]."""
+        p = self.log_probs.exp()
+        rows = {
+            "accuracy": self.correct,
+            "pred_nll": -self.log_density,
+            "brier": p.square().sum(1) - 2 * self.log_density.exp() + 1,
+            "confidence": p.amax(1),
+        }
+        found = {name: _mean_interval(values, level) for name, values in rows.items()}
+        found["ece"] = bootstrap_interval(ece, self.log_probs, self.labels, level=level, num_resamples=_ECE_RESAMPLES)
+        return found | {name: _share(found[name]) for name in ("accuracy", "confidence", "ece")}
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RealEvaluation:
+    """Targets, mean, variances and F(y) of the mixture in y's shape, and each row's log-density (N,), in float64."""
+
+    table: Table
+    num_samples: int
+    y: Tensor
+    mean: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+    pit: Tensor
+    log_density: Tensor
+
+    @property
+    def sd(self) -> Tensor:
+        """Standard deviation of the mixture, in y's shape."""
+        return (self.aleatoric + self.epistemic).sqrt()
+
+    def intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
+        """Return basic bootstrap intervals over rows of the S-sample column, those of shares within [0, 1]."""
+        n = len(self.y)
+        low, high = _mean_interval((self.mean - self.y).square().reshape(n, -1).mean(1), level)
+        found = {"pred_nll": _mean_interval(-self.log_density, level), "rmse": (max(low, 0.0) ** 0.5, high**0.5)}
+        for name in self.table["s_draws"]:
+            if name.startswith("coverage_"):
+                inside = (self.pit - 0.5).abs() <= float(name.removeprefix("coverage_")) / 2
+                found[name] = _share(_mean_interval(inside.double().reshape(n, -1).mean(1), level))
+        return found
+
+
+Evaluation: TypeAlias = ClassEvaluation | RealEvaluation
+
+
+def in_units(posterior: Posterior, y: Any) -> Tensor:
+    """Return targets in raw units: those that say they are standardised turned back, others as they are."""
+    return posterior.raw_targets(y)
+
+
+def evaluate_rows(
+    posterior: Posterior,
+    x: Any,
+    y: Any,
+    num_samples: int = 100,
+    *,
+    chunk: int | None = None,
+    seed: int = 0,
+    standardised: bool | None = None,
+) -> Evaluation:
+    """
+    Score a posterior on raw inputs x and labels or raw targets y; what each row gave is kept on the CPU, in raw units.
+
+    :param chunk: rows per forward pass; default as many as are fast.
+    :param seed: fixes the draws and leaves the global random state alone.
+    :param standardised: whether x and y are on the model's scale; default what they say, and raw if they do not.
+    """
+    x, y = as_inputs(x), posterior.raw_targets(y, standardised=standardised)
+    check_finite(y, "y")
+    if number_of_rows(x) != len(y):
+        raise ValueError(f"x has {number_of_rows(x)} rows and y has {len(y)}: pass one label per row")
+    options: Any = {"chunk": chunk, "standardised": standardised}
+    point = None
+    if hasattr(posterior.guide, "median"):
+        with suppress(NotImplementedError):  # some of Pyro's guides name a median and have none
+            point = next(posterior.stream(x, 1, plug_in=True, **options))
+    draws = posterior.stream(x, num_samples, seed=seed, **options)
+    if not y.is_floating_point():
+        labels = y.long().cpu()
+        classes = ClassificationAccumulator(labels)
+        for draw in draws:
+            classes.update(_log_probs(draw))
+        table = classification_table(None if point is None else _log_probs(point), classes)
+        found = classes.predictive
+        return ClassEvaluation(table, num_samples, labels, found.log_probs, found.total, found.aleatoric)
+    target = y.cpu()
+    real = RegressionAccumulator(target)
+    for draw in draws:
+        real.update(*_moments(draw, target))
+    table = regression_table(None if point is None else _moments(point, target), real)
+    return RealEvaluation(
+        table, num_samples, real.y, real.mean, real.aleatoric, real.epistemic, real.pit, real.log_density
+    )
+
+
+def _log_probs(draw: Draw) -> Tensor:
+    if not isinstance(draw, ClassDraw):
+        raise ValueError("the labels are classes but the model predicts numbers: pass floating-point targets")
+    return draw.log_probs.cpu()
+
+
+def _moments(draw: Draw, like: Tensor) -> tuple[Tensor, Tensor]:
+    if not isinstance(draw, RealDraw):
+        raise ValueError("the targets are numbers but the model predicts classes: pass integer labels")
+    check_normal(draw)
+    return draw.mean.cpu().reshape(like.shape), draw.sd.cpu().reshape(like.shape)

@@ -1,0 +1,660 @@
+"""
+Metrics of predictions, as functions of tensors, and accumulators that see one draw at a time.
+
+With log p_s (N, K) the class log-probabilities of draw s (one weight sample for the whole set), s = 1..S:
+
+    predictive      log p_ik = log mean_s exp(log p_sik)                        averaged in log space
+    accuracy        mean_i 1[argmax_k p_ik = y_i]
+    pred_nll        -mean_i log p_i,y_i
+    gibbs_nll       -mean_s mean_i log p_si,y_i          (>= pred_nll, by Jensen; the training nll is of this kind)
+    brier           mean_i sum_k (p_ik - 1[y_i = k])^2   (in [0, 2]; for K = 2 twice the one-class form)
+    confidence      mean_i max_k p_ik
+    entropy         -mean_i sum_k p_ik log p_ik
+    ece             sum_b n_b/N |accuracy_b - confidence_b| over 15 bins of equal width [b/15, (b+1)/15)
+    total, aleatoric, epistemic    H(mean_s p_s), mean_s H(p_s), and their difference: the mutual information
+
+With draws N(m_si, sd_si^2) of a regression the predictive is their equal mixture: its log-density is a log-mean-exp,
+its mean and variance follow from the law of total variance, and the central interval of a level holds y_i when the
+mixture's distribution function at y_i, mean_s Phi((y_i - m_si) / sd_si), lies within (1 -+ level) / 2: no quantile
+has to be found, and nothing grows with S.
+
+Every function here checks what it is given, once: log-probabilities whose rows sum to 1 (logits, probabilities and NaN
+do not), labels that name one of the classes, targets and moments that are finite and of one shape. A label of
+probability 0 makes a NLL infinite, also among draws, and never NaN.
+
+Guo et al. 2017, arXiv:1706.04599 (ECE). The bins and their sums are torchmetrics': its binary form on (max_k p_ik,
+whether right), which is the same sum as its multiclass form but stays in float64. Confidences are held just below 1
+before they are binned, because torchmetrics gives exactly 1 a bin of its own, and takes a set in which any lies above
+1, as rounding can leave it, for logits.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal, cast, final
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "ClassificationAccumulator",
+    "PredictiveAccumulator",
+    "RegressionAccumulator",
+    "accuracy",
+    "bootstrap_interval",
+    "brier",
+    "classification_metrics",
+    "classification_table",
+    "confidence",
+    "ece",
+    "ece_null",
+    "entropy",
+    "gaussian_metrics",
+    "gibbs_nll",
+    "log_mean_exp",
+    "mixture_nll",
+    "nll",
+    "regression_table",
+    "rmse",
+]
+
+BINS = 15
+LEVELS = (0.5, 0.9, 0.95)
+
+
+# classification: functions of log-probabilities (N, K) and labels (N,)
+
+
+def log_mean_exp(log_probs: Tensor) -> Tensor:
+    """Average draws (S, N, K), or densities (S, N), over S in log space."""
+    if log_probs.ndim == 0 or len(log_probs) == 0 or not log_probs.is_floating_point():
+        raise ValueError(
+            f"draws are {log_probs.dtype} of shape {tuple(log_probs.shape)}; give draws first: (S, N, ...)"
+        )
+    if bool(log_probs.isnan().any()):
+        raise ValueError("draws contain NaN, which has no average; check the model")
+    return log_probs.logsumexp(0) - math.log(len(log_probs))
+
+
+def accuracy(log_probs: Tensor, labels: Tensor) -> float:
+    """Share of rows (N, K) whose most probable class is the label."""
+    return _accuracy(log_probs, check_predictions(log_probs, labels))
+
+
+def nll(log_probs: Tensor, labels: Tensor) -> float:
+    """Return -mean_i log p_i,y_i of (N, K): the predictive NLL if these are the averaged predictive's."""
+    return _nll(log_probs, check_predictions(log_probs, labels))
+
+
+def gibbs_nll(draws: Tensor, labels: Tensor) -> float:
+    """Mean over draws (S, N, K) of each draw's own NLL; infinite where any draw finds a label impossible."""
+    check_log_probs(draws, shape="(S, N, K)")
+    labels = check_labels(labels, *draws.shape[1:])
+    return float(-draws[:, torch.arange(len(labels), device=draws.device), labels].double().mean())
+
+
+def brier(log_probs: Tensor, labels: Tensor) -> float:
+    """Mean squared distance of the probabilities (N, K) to the one-hot labels, summed over classes."""
+    return _brier(log_probs, check_predictions(log_probs, labels))
+
+
+def confidence(log_probs: Tensor) -> float:
+    """Mean probability of the most probable class."""
+    check_log_probs(log_probs)
+    return _confidence(log_probs)
+
+
+def entropy(log_probs: Tensor) -> Tensor:
+    """Entropy in nats of each row: (..., K) -> (...); a class of probability 0 adds 0."""
+    check_log_probs(log_probs, shape="(..., K)")
+    return entropy_of_rows(log_probs)
+
+
+def ece(log_probs: Tensor, labels: Tensor, bins: int = BINS) -> float:
+    """Expected calibration error of the most probable class, over `bins` bins of equal width."""
+    check_bins(bins)
+    return _ece(log_probs, check_predictions(log_probs, labels), bins)
+
+
+def classification_metrics(log_probs: Tensor, labels: Tensor, bins: int = BINS) -> dict[str, float]:
+    """Return accuracy, pred_nll, brier, ece, confidence and entropy of one predictive (N, K)."""
+    check_bins(bins)
+    return _classification_metrics(log_probs, check_predictions(log_probs, labels), bins)
+
+
+# the same, of predictions that were checked
+
+
+def _accuracy(log_probs: Tensor, labels: Tensor) -> float:
+    return float((log_probs.argmax(1) == labels).double().mean())
+
+
+def _nll(log_probs: Tensor, labels: Tensor) -> float:
+    return float(-_of_label(log_probs, labels).double().mean())
+
+
+def _brier(log_probs: Tensor, labels: Tensor) -> float:
+    p = log_probs.exp()
+    # sum_k (p_k - 1[y = k])^2 = sum_k p_k^2 - 2 p_y + 1
+    return float((p.square().sum(1) - 2 * _of_label(p, labels) + 1).double().mean())
+
+
+def _confidence(log_probs: Tensor) -> float:
+    return float(log_probs.amax(1).exp().double().mean())
+
+
+def entropy_of_rows(log_probs: Tensor) -> Tensor:
+    """Return :func:`entropy` of log-probabilities that were checked."""
+    p = log_probs.exp()
+    return -torch.where(p > 0, p * log_probs, torch.zeros_like(p)).sum(-1)
+
+
+def _ece(log_probs: Tensor, labels: Tensor, bins: int) -> float:
+    top, guess = log_probs.max(1)
+    return _binned_gap(_wide(top).exp(), guess == labels, bins)
+
+
+def _classification_metrics(log_probs: Tensor, labels: Tensor, bins: int) -> dict[str, float]:
+    return {
+        "accuracy": _accuracy(log_probs, labels),
+        "pred_nll": _nll(log_probs, labels),
+        "brier": _brier(log_probs, labels),
+        "ece": _ece(log_probs, labels, bins),
+        "confidence": _confidence(log_probs),
+        "entropy": float(entropy_of_rows(log_probs).double().mean()),
+    }
+
+
+def ece_null(
+    log_probs: Tensor, *, num_resamples: int = 1000, seed: int = 0, bins: int = BINS, point: float = 0.95
+) -> dict[str, float]:
+    """
+    What `ece` gives by chance for a predictive that is exactly right: labels drawn from `log_probs` (N, K) itself.
+
+    Returns the mean and the upper `point` over resamples: {"mean": ..., "upper": ...}.
+    """
+    check_log_probs(log_probs)
+    check_bins(bins)
+    _check_resamples(num_resamples)
+    if not 0 <= point <= 1:
+        raise ValueError(
+            f"point is {point}; give the share of resamples below the upper value, in [0, 1], such as 0.95"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    p = _wide(log_probs.detach().cpu()).amax(1).exp()
+    # a label drawn from the predictive is the most probable class with probability p: no other class matters
+    gaps = [_binned_gap(p, torch.bernoulli(p.clamp(max=1), generator=generator), bins) for _ in range(num_resamples)]
+    values = torch.tensor(gaps, dtype=torch.float64)
+    return {"mean": float(values.mean()), "upper": float(values.quantile(point))}
+
+
+# regression: functions of means and standard deviations (N,) or (N, T) and targets of the same shape
+
+
+def rmse(mean: Tensor, y: Tensor) -> float:
+    """Root of the mean squared error over all entries."""
+    check_targets(y, mean)
+    if not bool(mean.isfinite().all()):
+        raise ValueError("mean has entries that are not finite; check the model")
+    return _rmse(mean, y)
+
+
+def mixture_nll(means: Tensor, sds: Tensor, y: Tensor) -> float:
+    """
+    Predictive NLL per row of the equal mixture of draws N(m_s, sd_s^2), (S, N) or (S, N, T), at y (N,) or (N, T).
+
+    `sds` has the shape of `means`, or is one number per draw (S,).
+    """
+    if means.ndim == 0 or len(means) == 0 or sds.shape not in (means.shape, means.shape[:1]):
+        raise ValueError(
+            f"means have shape {tuple(means.shape)} and sds {tuple(sds.shape)}; give draws first, (S, N, ...), S >= 1"
+        )
+    check_targets(y, means[0])
+    check_moments(means, sds)
+    return float(-log_mean_exp(torch.stack([_log_density(m, s, y) for m, s in zip(means, sds, strict=True)])).mean())
+
+
+def gaussian_metrics(mean: Tensor, sd: Tensor, y: Tensor, levels: Sequence[float] = LEVELS) -> dict[str, float]:
+    """Return rmse, pred_nll and the coverage of central intervals of one Gaussian per entry; sd may be one number."""
+    check_levels(levels)
+    check_targets(y, mean)
+    if sd.shape not in (y.shape, torch.Size([])):
+        raise ValueError(
+            f"sd has shape {tuple(sd.shape)} and y {tuple(y.shape)}; give one sd per entry, or one for all"
+        )
+    check_moments(mean, sd)
+    return _gaussian_metrics(mean, sd, y, levels)
+
+
+def _rmse(mean: Tensor, y: Tensor) -> float:
+    return float((_wide(mean) - _wide(y)).square().mean().sqrt())
+
+
+def _gaussian_metrics(mean: Tensor, sd: Tensor, y: Tensor, levels: Sequence[float]) -> dict[str, float]:
+    return {
+        "rmse": _rmse(mean, y),
+        "pred_nll": float(-_log_density(mean, sd, y).mean()),
+        **_coverage(_cdf(mean, sd, y), levels),
+    }
+
+
+# accumulators: one draw at a time, memory constant in S
+
+
+@final
+class PredictiveAccumulator:
+    """
+    The averaged predictive and its uncertainty from draws that come one at a time; no labels needed.
+
+    Each update takes one draw's log-probabilities (N, K). Sums are kept in float64.
+    """
+
+    def __init__(self) -> None:
+        self.num_draws = 0
+        self._log_sum = torch.empty(0)
+        self._entropies = torch.empty(0)
+
+    def update(self, log_probs: Tensor) -> None:
+        """Add one draw: log-probabilities (N, K) of one weight sample for the whole set."""
+        check_log_probs(log_probs)
+        log_probs = _wide(log_probs.detach())
+        if self.num_draws == 0:
+            self._log_sum, self._entropies = log_probs.clone(), entropy_of_rows(log_probs)
+        else:
+            if log_probs.shape != self._log_sum.shape:
+                raise ValueError(
+                    f"this draw has shape {tuple(log_probs.shape)} and the ones before {tuple(self._log_sum.shape)}; "
+                    "every draw must cover the same rows and classes"
+                )
+            self._log_sum = torch.logaddexp(self._log_sum, log_probs)
+            self._entropies += entropy_of_rows(log_probs)
+        self.num_draws += 1
+
+    @property
+    def log_probs(self) -> Tensor:
+        """Log-probabilities of the averaged predictive (N, K)."""
+        return self._log_sum - math.log(self._counted())
+
+    @property
+    def total(self) -> Tensor:
+        """Entropy of the averaged predictive (N,)."""
+        return entropy_of_rows(self.log_probs)
+
+    @property
+    def aleatoric(self) -> Tensor:
+        """Mean over draws of each draw's entropy (N,)."""
+        return self._entropies / self._counted()
+
+    @property
+    def epistemic(self) -> Tensor:
+        """Mutual information of prediction and weights (N,): total minus aleatoric."""
+        return self.total - self.aleatoric
+
+    def _counted(self) -> int:
+        if self.num_draws == 0:
+            raise ValueError("no draw has been added; call update(log_probs) at least once")
+        return self.num_draws
+
+
+@final
+class ClassificationAccumulator:
+    """
+    The 1-sample and S-sample columns of the results table from draws that come one at a time.
+
+    `update` takes one draw's log-probabilities (N, K); the order of rows is that of `labels` (N,).
+    """
+
+    def __init__(self, labels: Tensor, *, bins: int = BINS) -> None:
+        if labels.ndim != 1 or labels.is_floating_point() or len(labels) == 0:
+            raise ValueError(f"labels are {labels.dtype} of shape {tuple(labels.shape)}; give integers of shape (N,)")
+        check_bins(bins)
+        self.labels = labels.long()
+        self.bins = bins
+        self.predictive = PredictiveAccumulator()
+        self._single = _Moments()
+
+    @property
+    def num_draws(self) -> int:
+        """How many draws were added."""
+        return self.predictive.num_draws
+
+    def update(self, log_probs: Tensor) -> None:
+        """Add one draw: log-probabilities (N, K) of one weight sample for the whole set."""
+        _check_rows(log_probs, self.labels)
+        self.predictive.update(log_probs)
+        self._single.update(_classification_metrics(_wide(log_probs.detach()), self.labels, self.bins))
+
+    def one_draw(self) -> dict[str, float]:
+        """Mean of each single draw's metrics; from two draws on also their sd over draws, as `<name>_sd`."""
+        return self._single.results()
+
+    def s_draws(self) -> dict[str, float]:
+        """Metrics of the averaged predictive, its gibbs_nll, and the mean aleatoric and epistemic entropy."""
+        predictive = self.predictive
+        return {
+            **_classification_metrics(predictive.log_probs, self.labels, self.bins),
+            "gibbs_nll": self.one_draw()["pred_nll"],
+            "aleatoric": float(predictive.aleatoric.mean()),
+            "epistemic": float(predictive.epistemic.mean()),
+        }
+
+    def results(self) -> dict[str, dict[str, float]]:
+        """Return {"one_draw": ..., "s_draws": ...}."""
+        return {"one_draw": self.one_draw(), "s_draws": self.s_draws()}
+
+
+@final
+class RegressionAccumulator:
+    """
+    The 1-sample and S-sample columns for regression: draws N(mean, sd^2) that come one at a time, in the units of y.
+
+    y is (N,) or (N, T); the T targets of a row are independent given the weights: their densities multiply.
+    Standardised predictions go through `Standardiser.invert` and `Standardiser.invert_sd` first.
+    """
+
+    def __init__(self, y: Tensor, *, levels: Sequence[float] = LEVELS) -> None:
+        if y.ndim not in (1, 2) or not y.is_floating_point() or len(y) == 0:
+            raise ValueError(f"y is {y.dtype} of shape {tuple(y.shape)}; give real numbers of shape (N,) or (N, T)")
+        check_levels(levels)
+        check_targets(y, y)
+        self.y = _wide(y)
+        self.levels = tuple(levels)
+        self.num_draws = 0
+        self._single = _Moments()
+        self._log_sum = torch.empty(0)
+        self._cdf = torch.zeros_like(self.y)
+        self._mean = torch.zeros_like(self.y)
+        self._spread = torch.zeros_like(self.y)  # sum over draws of (m - running mean)^2, by Welford
+        self._noise = torch.zeros_like(self.y)  # sum over draws of sd^2
+
+    def update(self, mean: Tensor, sd: Tensor) -> None:
+        """Add one draw: mean and sd of y's shape (sd may be a single number) of one weight sample for the whole set."""
+        if mean.shape != self.y.shape or sd.shape not in (self.y.shape, torch.Size([])):
+            raise ValueError(
+                f"mean has shape {tuple(mean.shape)} and sd {tuple(sd.shape)}; one draw covers the whole set: "
+                f"both need y's shape {tuple(self.y.shape)}"
+            )
+        mean, sd = _wide(mean.detach()), _wide(sd.detach()).expand(self.y.shape)
+        check_moments(mean, sd)
+        self.num_draws += 1
+        density = _log_density(mean, sd, self.y)
+        self._log_sum = density if self.num_draws == 1 else torch.logaddexp(self._log_sum, density)
+        self._cdf += _cdf(mean, sd, self.y)
+        delta = mean - self._mean
+        self._mean += delta / self.num_draws
+        self._spread += delta * (mean - self._mean)
+        self._noise += sd.square()
+        self._single.update(_gaussian_metrics(mean, sd, self.y, self.levels))
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of the mixture, in y's shape."""
+        self._counted()
+        return self._mean
+
+    @property
+    def aleatoric(self) -> Tensor:
+        """Mean over draws of the noise variance, in y's shape."""
+        return self._noise / self._counted()
+
+    @property
+    def epistemic(self) -> Tensor:
+        """Variance over draws of the mean, in y's shape."""
+        return self._spread / self._counted()
+
+    @property
+    def sd(self) -> Tensor:
+        """Standard deviation of the mixture: by the law of total variance, the root of aleatoric + epistemic."""
+        return (self.aleatoric + self.epistemic).sqrt()
+
+    @property
+    def log_density(self) -> Tensor:
+        """Log-density of the mixture at each row of y (N,)."""
+        return self._log_sum - math.log(self._counted())
+
+    @property
+    def pit(self) -> Tensor:
+        """Distribution function of the mixture at y, in y's shape: uniform for a calibrated model."""
+        return self._cdf / self._counted()
+
+    def one_draw(self) -> dict[str, float]:
+        """Mean of each single draw's metrics; from two draws on also their sd over draws, as `<name>_sd`."""
+        return self._single.results()
+
+    def s_draws(self) -> dict[str, float]:
+        """Metrics of the mixture, its gibbs_nll, and the mean sd, noise variance and variance of the mean."""
+        s = self._counted()
+        return {
+            "rmse": _rmse(self.mean, self.y),
+            "pred_nll": float(math.log(s) - self._log_sum.mean()),
+            **_coverage(self._cdf / s, self.levels),
+            "gibbs_nll": self.one_draw()["pred_nll"],
+            "sd": float(self.sd.mean()),
+            "aleatoric": float(self.aleatoric.mean()),
+            "epistemic": float(self.epistemic.mean()),
+        }
+
+    def results(self) -> dict[str, dict[str, float]]:
+        """Return {"one_draw": ..., "s_draws": ...}."""
+        return {"one_draw": self.one_draw(), "s_draws": self.s_draws()}
+
+    def _counted(self) -> int:
+        if self.num_draws == 0:
+            raise ValueError("no draw has been added; call update(mean, sd) at least once")
+        return self.num_draws
+
+
+def classification_table(plug_in: Tensor | None, draws: ClassificationAccumulator) -> dict[str, dict[str, float]]:
+    """Return the columns plug_in (log-probabilities (N, K) at the guide's loc; left out if None), one_draw, s_draws."""
+    if plug_in is None:
+        return draws.results()
+    _check_rows(plug_in, draws.labels)
+    check_log_probs(plug_in)
+    return {"plug_in": _classification_metrics(_wide(plug_in.detach()), draws.labels, draws.bins), **draws.results()}
+
+
+def regression_table(
+    plug_in: tuple[Tensor, Tensor] | None, draws: RegressionAccumulator
+) -> dict[str, dict[str, float]]:
+    """Return the columns plug_in (mean and sd at the guide's loc; left out if None), one_draw, s_draws."""
+    if plug_in is None:
+        return draws.results()
+    alone = RegressionAccumulator(draws.y, levels=draws.levels)
+    alone.update(*plug_in)
+    return {"plug_in": alone.one_draw(), **draws.results()}
+
+
+# intervals over test points
+
+
+def bootstrap_interval(
+    metric: Callable[..., float],
+    *rows: Tensor,
+    level: float = 0.95,
+    num_resamples: int = 1000,
+    method: Literal["basic", "percentile"] = "basic",
+    seed: int = 0,
+) -> tuple[float, float]:
+    """
+    Bootstrap interval of metric(*rows) over test points: rows, tensors with one first dimension N, are resampled.
+
+    With t the metric and t* its resampled values, "basic" is [2t - t*_hi, 2t - t*_lo] and "percentile" [t*_lo, t*_hi].
+    Resampling adds to the calibration error's own upward bias, so percentile intervals are refused for `ece`. Ends that
+    an infinite metric leaves undefined are the metric itself.
+    """
+    if method not in ("basic", "percentile"):
+        raise ValueError(f"method is {method!r}; allowed are 'basic' and 'percentile'")
+    if metric is ece and method == "percentile":
+        raise ValueError("method='percentile' would be biased upward for ece; use method='basic'")
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}; give the level of the interval in (0, 1), such as 0.95")
+    _check_resamples(num_resamples)
+    lengths = {len(part) for part in rows}
+    if len(lengths) != 1 or 0 in lengths:
+        raise ValueError(f"the rows have lengths {[len(part) for part in rows]}; give tensors of one length N >= 1")
+    n = len(rows[0])
+    generator = torch.Generator().manual_seed(seed)
+    values = []
+    for _ in range(num_resamples):
+        chosen = torch.randint(n, (n,), generator=generator).to(rows[0].device)
+        values.append(metric(*(part[chosen] for part in rows)))
+    low, high = _tails(torch.tensor(values, dtype=torch.float64), level)
+    value = metric(*rows)
+    if method == "basic":
+        low, high = 2 * value - high, 2 * value - low
+    return (value if math.isnan(low) else low), (value if math.isnan(high) else high)
+
+
+def _tails(values: Tensor, level: float) -> tuple[float, float]:
+    """Return the ends between which the share `level` of the values lies; between infinite ones nothing is averaged."""
+    tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+    between: Literal["linear", "nearest"] = "linear" if bool(values.isfinite().all()) else "nearest"
+    low, high = cast("list[float]", values.quantile(tails, interpolation=between).tolist())
+    return low, high
+
+
+@final
+class _Moments:
+    """Mean and sample standard deviation over draws of a dictionary of numbers, by Welford's recursion."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean: dict[str, float] = {}
+        self.square: dict[str, float] = {}
+
+    def update(self, values: dict[str, float]) -> None:
+        self.count += 1
+        for name, value in values.items():
+            if math.isinf(value) or math.isinf(self.mean.get(name, 0.0)):  # one infinite draw: so are mean and spread
+                self.mean[name] = self.mean.get(name, 0.0) + value
+                self.square[name] = math.inf
+                continue
+            delta = value - self.mean.get(name, 0.0)
+            self.mean[name] = self.mean.get(name, 0.0) + delta / self.count
+            self.square[name] = self.square.get(name, 0.0) + delta * (value - self.mean[name])
+
+    def results(self) -> dict[str, float]:
+        if self.count == 0:
+            raise ValueError("no draw has been added; call update(...) at least once")
+        if self.count == 1:
+            return dict(self.mean)
+        sds = {f"{name}_sd": math.sqrt(square / (self.count - 1)) for name, square in self.square.items()}
+        return {**self.mean, **sds}
+
+
+def _binned_gap(p: Tensor, correct: Tensor, bins: int) -> float:
+    """Sum over bins of n_b/N |mean of correct - mean of p|; confidences p (N,), correct (N,) 1 or 0."""
+    from torchmetrics.functional.classification import binary_calibration_error
+
+    below_one = 1 - torch.finfo(p.dtype).eps
+    gap = binary_calibration_error(p.clamp(max=below_one), correct.to(p.dtype), bins, norm="l1", validate_args=False)
+    return float(gap)
+
+
+def _of_label(values: Tensor, labels: Tensor) -> Tensor:
+    return values.gather(1, labels[:, None])[:, 0]  # (N, K) -> (N,)
+
+
+def _log_density(mean: Tensor, sd: Tensor, y: Tensor) -> Tensor:
+    """Log-density of each row (N,); the targets of a row (N, T) multiply. In float64."""
+    mean, sd, y = _wide(mean), _wide(sd), _wide(y)
+    density = -0.5 * ((y - mean) / sd).square() - sd.log() - 0.5 * math.log(2 * math.pi)
+    return density if y.ndim == 1 else density.sum(1)
+
+
+def _cdf(mean: Tensor, sd: Tensor, y: Tensor) -> Tensor:
+    return cast(Tensor, torch.special.ndtr((_wide(y) - _wide(mean)) / _wide(sd)))
+
+
+def _coverage(cdf: Tensor, levels: Sequence[float]) -> dict[str, float]:
+    return {f"coverage_{level:g}": float(((cdf - 0.5).abs() <= level / 2).double().mean()) for level in levels}
+
+
+def _wide(values: Tensor) -> Tensor:
+    """Return the values in float64, where the device has it."""
+    return values if values.device.type == "mps" else values.double()
+
+
+# checks: of what is handed in, before anything is computed
+
+
+def check_bins(bins: int) -> None:
+    """Raise unless this is a number of bins."""
+    if not isinstance(bins, int) or isinstance(bins, bool) or bins < 1:
+        raise ValueError(f"bins is {bins!r}; give an integer >= 1, such as {BINS}")
+
+
+def check_levels(levels: Sequence[float]) -> None:
+    """Raise unless these are levels of central intervals."""
+    for level in levels:
+        if not 0 < level < 1:
+            raise ValueError(f"level is {level}; give the levels of central intervals in (0, 1), such as 0.9")
+
+
+def check_log_probs(log_probs: Tensor, *, shape: str = "(N, K)") -> None:
+    """Raise unless these are log-probabilities of that shape: at least one row, and every row sums to 1."""
+    free = shape.startswith("(...")
+    dims = shape.count(",") + 1
+    if not log_probs.is_floating_point() or (log_probs.ndim != dims and not free) or log_probs.numel() == 0:
+        raise ValueError(
+            f"log_probs are {log_probs.dtype} of shape {tuple(log_probs.shape)}; give log-probabilities {shape} "
+            "of at least one row"
+        )
+    # what rounding leaves: bfloat16 has 8 bits
+    allowed = 3e-2 if log_probs.dtype == torch.bfloat16 else 1e-3
+    sums = (log_probs.float() if log_probs.dtype in (torch.float16, torch.bfloat16) else log_probs).logsumexp(-1)
+    if not bool((sums.abs() < allowed).all()):  # NaN fails here too
+        row = int((~(sums.abs() < allowed)).flatten().nonzero()[0, 0])
+        raise ValueError(
+            f"row {row} of log_probs sums to exp({float(sums.flatten()[row]):.4g}) and not to 1; "
+            "give log-probabilities: apply log_softmax(-1) to logits, log to probabilities"
+        )
+
+
+def check_labels(labels: Tensor, num_rows: int, num_classes: int) -> Tensor:
+    """Return the labels as int64; raise unless they are one per row, each the number of a class."""
+    if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex() or len(labels) != num_rows:
+        raise ValueError(
+            f"labels are {labels.dtype} of shape {tuple(labels.shape)}; give integers of shape (N,) with N = {num_rows}"
+        )
+    low, high = (int(end) for end in labels.long().aminmax())
+    if high >= num_classes or low < 0:
+        raise ValueError(
+            f"labels lie in {low}..{high}; log_probs have {num_classes} classes: "
+            f"labels must lie in 0..{num_classes - 1}"
+        )
+    return labels.long()
+
+
+def check_predictions(log_probs: Tensor, labels: Tensor) -> Tensor:
+    """Check log-probabilities (N, K) and their labels (N,); return the labels as int64."""
+    check_log_probs(log_probs)
+    return check_labels(labels, *log_probs.shape)
+
+
+def check_targets(y: Tensor, mean: Tensor) -> None:
+    """Raise unless targets are finite real numbers, at least one, and the mean has their shape."""
+    if mean.shape != y.shape or y.numel() == 0 or y.is_complex() or mean.is_complex():
+        raise ValueError(f"mean has shape {tuple(mean.shape)} and y {tuple(y.shape)}; both need one of (N,) or (N, T)")
+    if not bool(y.isfinite().all()):
+        row = int((~y.isfinite()).reshape(len(y), -1).any(1).nonzero()[0, 0]) if y.ndim else 0
+        raise ValueError(f"row {row} of y is {y[row].tolist() if y.ndim else y}: give finite targets, or leave it out")
+
+
+def check_moments(mean: Tensor, sd: Tensor) -> None:
+    """Raise unless means are finite and standard deviations finite and above 0."""
+    if not bool(mean.isfinite().all()) or not bool((sd.isfinite() & (sd > 0)).all()):
+        raise ValueError("this draw has a mean that is not finite or an sd that is not finite and > 0; check the model")
+
+
+def _check_resamples(num_resamples: int) -> None:
+    if not isinstance(num_resamples, int) or isinstance(num_resamples, bool) or num_resamples < 1:
+        raise ValueError(f"num_resamples is {num_resamples!r}; give an integer >= 1, such as 1000")
+
+
+def _check_rows(log_probs: Tensor, labels: Tensor) -> None:
+    if log_probs.ndim != 2 or len(log_probs) != len(labels) or log_probs.shape[1] == 0:
+        raise ValueError(
+            f"log_probs have shape {tuple(log_probs.shape)}; one draw covers the whole set: "
+            f"give (N, K) with N = {len(labels)}"
+        )
+    check_labels(labels, *log_probs.shape)

@@ -1,0 +1,3 @@
+"""Draws without a guide: Langevin dynamics, Hamiltonian Monte Carlo, Laplace."""
+
+__all__: list[str] = []

@@ -1,0 +1,299 @@
+"""
+What every kind of posterior is given and leaves: the work, its run folder, and the base of the kinds.
+
+A kind is a frozen dataclass of its numbers, and a function of the work to be done that returns what it leaves. What
+follows from the recipe (half of the epochs, the steps of a cycle) is spelled out by `resolved`. Each unit of work (a
+fit, a member, a chain) keeps its own checkpoint, and one that is finished is not done again on resumption.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from pyro.infer import ELBO
+from pyro.optim import PyroOptim
+
+from pyro_bnn.data.split import Split
+from pyro_bnn.data.standardise import plain
+from pyro_bnn.guides import AutoDropout, AutoLowRankNormal, AutoPoint
+from pyro_bnn.inference.checkpoint import (
+    atomic_write,
+    hold_interrupts,
+    load_state,
+    parameters_of,
+    restore_parameters,
+    save_state,
+)
+from pyro_bnn.inference.kl import KLWeight
+from pyro_bnn.inference.low_rank_elbo import TraceLowRank_ELBO
+from pyro_bnn.inference.svi import Callback, FitResult, FitState, fit
+from pyro_bnn.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pyro_bnn.assemble import Assembly
+
+__all__ = [
+    "INTERRUPTED",
+    "Outcome",
+    "RunFolder",
+    "Trainer",
+    "Work",
+    "check_count",
+    "check_epochs",
+    "check_number",
+    "labelled",
+    "refuse_patience",
+    "steps_per_epoch",
+    "write_history",
+]
+
+
+INTERRUPTED = "interrupted"
+_POINTS = (AutoPoint, AutoDropout)
+
+
+# -- the run folder ------------------------------------------------------------------------------------------------
+
+
+def _write(path: Path, text: str) -> None:
+    with atomic_write(path) as file:
+        file.write(text.encode())
+
+
+def write_history(folder: Path, recipe: Recipe, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Write the resolved recipe and the lines so far."""
+    _write(folder / "recipe.toml", recipe.to_toml())
+    _write(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+
+
+@final
+class RunFolder(Callback):
+    """
+    Keep a run folder up to date: the recipe, a line per epoch, the last state and the best on validation.
+
+    :param part: the name of the unit of work, whose checkpoint is in a folder of its own; "" if there is but one.
+    :param before: the lines of the units before it.
+    """
+
+    def __init__(self, path: Path, recipe: Recipe, part: str = "", before: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.path = path
+        self.recipe = recipe
+        self.before = list(before)
+        self.part = part
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder of the states."""
+        return self.path / "checkpoint" / self.part
+
+    def epoch(self, state: FitState) -> None:
+        """Write the epoch, all of it."""
+        with hold_interrupts():
+            write_history(self.path, self.recipe, [*self.before, *labelled(state.history, self.part)])
+            if state.best is None or state.best["epoch"] == state.epoch:
+                best = parameters_of(state.model, state.guide, state.store_names)
+                save_state(self.checkpoint / "best.pt", {"epoch": state.epoch, "parameters": best})
+            save_state(self.checkpoint / "last.pt", state.state_dict())
+
+
+def labelled(lines: Sequence[Mapping[str, Any]], part: str) -> list[dict[str, Any]]:
+    """Return the lines with the unit of work they belong to, if there are several."""
+    return [{"part": part, **line} if part else dict(line) for line in lines]
+
+
+@final
+class _Best(Callback):
+    """Hold the parameters of the best epoch on validation; the last epoch's where there is no validation."""
+
+    def __init__(self) -> None:
+        self.parameters: dict[str, dict[str, torch.Tensor]] | None = None
+
+    def epoch(self, state: FitState) -> None:
+        if state.best is None or state.best["epoch"] == state.epoch:
+            self.parameters = parameters_of(state.model, state.guide, state.store_names)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"parameters": self.parameters}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.parameters = state["parameters"]
+
+
+# -- the work --------------------------------------------------------------------------------------------------------
+
+
+@final
+@dataclass
+class Outcome:
+    """What a training leaves: the guide (None if it was interrupted before there was one) and how it went."""
+
+    guide: Any
+    history: list[dict[str, Any]]
+    best_epoch: int | None
+    reason: str
+    seconds: float
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the training did not come to its end."""
+        return self.reason == INTERRUPTED
+
+
+@final
+@dataclass
+class Work:
+    """
+    A recipe put together, and where and how to do it.
+
+    :param parts: what the recipe names.
+    :param run: the recipe of the whole run, of which this may be a part.
+    :param optimizer: makes the optimizers of a recipe, new ones at each call; `scale=False` leaves out the one of the
+        standard deviations, which a point has not.
+    :param folder: the run folder, if there is one.
+    :param callbacks: what every fit calls.
+    :param part: the unit of work this is.
+    """
+
+    parts: "Assembly"
+    run: Recipe
+    optimizer: Callable[..., PyroOptim]
+    folder: Path | None = None
+    callbacks: Sequence[Callback] = ()
+    part: str = ""
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe, resolved."""
+        return self.parts.recipe
+
+    @property
+    def rows(self) -> Split:
+        """The training rows, on the recipe's device."""
+        rows = self.parts.data.train.to(self.recipe.device)
+        return replace(rows, x=plain(rows.x), y=plain(rows.y))
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of the training rows."""
+        return steps_per_epoch(self.parts)
+
+    @property
+    def start(self) -> str:
+        """The recipe's choice of initial means."""
+        return str(self.recipe.guide.get("init_loc", "uniform"))
+
+    def estimator(self, guide: Any) -> ELBO:
+        """Return the recipe's ELBO, and for `analytic` the one that has this guide's KL in closed form."""
+        if self.recipe.estimator["name"] != "analytic" or self.recipe.temperature != 1:
+            return self.parts.elbo
+        if isinstance(guide, AutoLowRankNormal):
+            return TraceLowRank_ELBO(num_particles=self.parts.elbo.num_particles)  # type: ignore[no-untyped-call]
+        return self.parts.elbo
+
+    def fit(
+        self,
+        guide: Any,
+        *,
+        optim: PyroOptim | None = None,
+        kl: KLWeight | None = None,
+        callbacks: Sequence[Callback] = (),
+        keep_best: bool = False,
+        batch_size: int | None = None,
+    ) -> FitResult:
+        """Train `guide` as the recipe says, going on from a checkpoint if there is one."""
+        parts, recipe = self.parts, self.recipe
+        best = _Best()
+        watchers: list[Callback] = [*([best] if keep_best else []), *callbacks]
+        saved = None
+        if self.folder is not None:
+            keeper = RunFolder(self.folder, self.run, self.part, self.history)
+            watchers.append(keeper)
+            if (keeper.checkpoint / "last.pt").is_file():
+                saved = load_state(keeper.checkpoint / "last.pt")
+        result = fit(
+            parts.model,
+            guide,
+            self.optimizer(recipe, scale=not isinstance(guide, _POINTS)) if optim is None else optim,
+            parts.data.train,
+            epochs=recipe.epochs,
+            batch_size=recipe.batch_size if batch_size is None else batch_size,
+            val=parts.data.val,
+            kl=parts.kl if kl is None else kl,
+            elbo=self.estimator(guide),
+            callbacks=[*watchers, *self.callbacks],
+            seed=recipe.seed,
+            augment=parts.augment,
+            patience=recipe.patience or None,
+            val_samples=recipe.val_samples,
+            device=recipe.device,
+            resume=saved,
+        )
+        if best.parameters is not None:
+            restore_parameters(parts.model, guide, best.parameters)
+        return result
+
+    def outcome(self, guide: Any, result: FitResult, *, best: bool = False, **facts: Any) -> Outcome:
+        """Return what a fit leaves."""
+        history = [*self.history, *labelled(result.history, self.part)]
+        return Outcome(guide, history, result.best_epoch if best else None, result.reason, result.seconds, facts)
+
+
+@dataclass(frozen=True)
+class Trainer(ABC):
+    """The abstract base of the kinds."""
+
+    @abstractmethod
+    def __call__(self, work: Work) -> Outcome:
+        """Do the work."""
+
+    def resolved(self, recipe: Recipe) -> "Trainer":
+        """Return the kind with what follows from the recipe spelled out; what does not fit it is refused."""
+        return self
+
+    def check(self, parts: "Assembly") -> None:  # noqa: B027
+        """Refuse what would end without a posterior on these rows and with this model, before anything is trained."""
+
+    def spec(self) -> dict[str, Any]:
+        """Return the numbers that are given."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+def steps_per_epoch(parts: "Assembly") -> int:
+    """Batches of the training rows."""
+    return -(-len(parts.data.train) // parts.recipe.batch_size)
+
+
+def refuse_patience(recipe: Recipe, what: str) -> None:
+    """Raise where early stopping could end a training before it has what it is for."""
+    if recipe.patience:
+        raise ValueError(
+            f"patience={recipe.patience} could end the training before {what}: set patience to 0, or take a kind of "
+            f"posterior that keeps its best epoch (svi, map)"
+        )
+
+
+def check_count(name: str, value: Any, least: int = 1) -> None:
+    """Raise unless posterior.<name> is an integer of at least that."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"posterior.{name}={value!r} is not allowed: pass an integer of at least {least}")
+
+
+def check_number(name: str, value: Any, allowed: str, holds: Callable[[float], bool]) -> None:
+    """Raise unless posterior.<name> is a number for which `holds`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not holds(value):
+        raise ValueError(f"posterior.{name}={value!r} is not allowed: pass a number {allowed}")
+
+
+def check_epochs(name: str, value: float, recipe: Recipe) -> float:
+    """Return a number of epochs that leaves some of the recipe's; refuse another."""
+    if not 0 <= value < recipe.epochs:
+        raise ValueError(
+            f"posterior.{name}={value} is not a number of epochs of {recipe.epochs}: pass one from 0 to less than that"
+        )
+    return value

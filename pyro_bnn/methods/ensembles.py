@@ -1,0 +1,129 @@
+"""
+Ensembles: members of any kind, trained apart (deep ensembles) or one after the other along one training (snapshots).
+
+Snapshots begin the schedule of the learning rate anew for each member, which goes on from where the one before it
+ended: the rate leaves the valley that was found, and its end finds the next. Members differ less than those trained
+apart, and each has the training of all before it.
+
+References: Lakshminarayanan, Pritzel, Blundell 2017 (deep ensembles); Huang et al. 2017 (snapshots). There a member is
+a point; here it is any guide that SVI fits or an average of one.
+"""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, final
+
+import pyro
+
+from pyro_bnn.guides import Ensemble
+from pyro_bnn.guides.flat import load_model_state, model_state
+from pyro_bnn.methods.averages import Ema, Hwa, Swa
+from pyro_bnn.methods.base import Outcome, Trainer, Work
+from pyro_bnn.methods.points import Svi
+from pyro_bnn.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pyro_bnn.assemble import Assembly
+
+__all__ = ["DeepEnsemble", "Members", "Snapshots"]
+
+
+@dataclass(frozen=True)
+class Members(Trainer, ABC):
+    """
+    What ensembles have in common.
+
+    :param of: the kind of the members, a name or a table.
+    :param members: how many; each trains for the recipe's epochs, member m from seed + m.
+    """
+
+    of: str | Mapping[str, Any] = "map"
+    members: int = 5
+
+    def __post_init__(self) -> None:
+        if isinstance(self.members, bool) or not isinstance(self.members, int) or self.members < 1:
+            raise ValueError(f"posterior.members={self.members!r} is not a number of members: pass at least 1")
+        self.member()
+
+    def resolved(self, recipe: Recipe) -> "Trainer":
+        """Spell out the members' kind."""
+        name = self.of if isinstance(self.of, str) else self.of["name"]
+        return replace(self, of={"name": name, **self.member().resolved(recipe).spec()})
+
+    def check(self, parts: "Assembly") -> None:
+        """Refuse what does not fit the members."""
+        self.member().check(parts)
+
+    def member(self) -> Trainer:
+        """Return the members' kind."""
+        from pyro_bnn.methods import make_trainer  # which knows this kind too
+
+        return make_trainer(self.of)
+
+    @abstractmethod
+    def begin(self, parts: "Assembly", first: Mapping[str, Any], last: Any) -> Any:
+        """
+        Make ready for the next member and return the guide that it begins with.
+
+        :param first: the model's own state before the first member.
+        :param last: the guide of the member before; the model's own state is the one it was trained with.
+        """
+
+    def __call__(self, work: Work) -> Outcome:
+        """Train one after the other."""
+        parts, trainer = work.parts, self.member()
+        first = model_state(parts.model)
+        guides: list[Any] = []
+        states = []
+        history, seconds = list(work.history), 0.0
+        for m in range(self.members):
+            seed = work.recipe.seed + m
+            guide = parts.guide
+            if m:  # the first member starts where its kind alone would
+                pyro.set_rng_seed(seed)
+                guide = self.begin(parts, first, guides[-1])
+            member = replace(parts, recipe=work.recipe.changed({"seed": seed}), guide=guide)
+            name = f"{work.part}/member-{m + 1}".strip("/")
+            done = trainer(replace(work, parts=member, part=name, history=history))
+            history, seconds = done.history, seconds + done.seconds
+            if done.interrupted:
+                return Outcome(None, history, None, done.reason, seconds)
+            guides.append(done.guide)
+            states.append(model_state(parts.model))
+        guide = Ensemble(parts.model, guides, states if first else None)
+        return Outcome(guide, history, None, f"all {self.members} members done", seconds)
+
+
+@final
+@dataclass(frozen=True)
+class DeepEnsemble(Members):
+    """Members trained apart: each from the model's first state and a guide of its own."""
+
+    def begin(self, parts: "Assembly", first: Mapping[str, Any], last: Any) -> Any:
+        """Go back to the first state; return a new guide."""
+        load_model_state(parts.model, first)
+        return parts.new_guide()
+
+
+@final
+@dataclass(frozen=True)
+class Snapshots(Members):
+    """Members along one training: each goes on from a copy of the one before, with the schedule begun anew."""
+
+    of: str | Mapping[str, Any] = "svi"
+
+    def member(self) -> Trainer:
+        """Refuse kinds that do not begin with a given guide."""
+        trainer = super().member()
+        point = isinstance(trainer, (Swa, Ema)) and trainer.of != "svi"
+        if point or not isinstance(trainer, (Svi, Hwa, Swa, Ema)):
+            raise ValueError(
+                f"posterior.of={self.of!r} does not go on from a guide: snapshots are of 'svi', 'hwa', 'swa' or 'ema'"
+            )
+        return trainer
+
+    def begin(self, parts: "Assembly", first: Mapping[str, Any], last: Any) -> Any:
+        """Return a copy of the last guide; the model's own state stays."""
+        return copy.deepcopy(last)

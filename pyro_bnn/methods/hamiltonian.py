@@ -1,0 +1,150 @@
+"""The draws of Hamiltonian chains: NUTS and HMC, and whether they may stand for the posterior."""
+
+import math
+import time
+from abc import ABC
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast, final
+
+import torch
+
+from pyro_bnn.guides import StoredDraws
+from pyro_bnn.inference.checkpoint import load_state, save_state
+from pyro_bnn.inference.predictive import ClassDraw, predictive_draws
+from pyro_bnn.inference.samplers.mcmc import MIN_CHAINS, MIN_DRAWS, check_sampled, convergence, run_chain
+from pyro_bnn.methods.base import INTERRUPTED, Outcome, Trainer, Work, check_count, check_number, write_history
+from pyro_bnn.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pyro_bnn.assemble import Assembly
+
+__all__ = ["Hamiltonian", "Hmc", "Nuts"]
+
+
+@dataclass(frozen=True)
+class Hamiltonian(Trainer, ABC):
+    """
+    What HMC and NUTS have in common; epochs and batches are not used.
+
+    :param chains: run one after another.
+    :param warmup: adaptation steps of each.
+    :param draws: of each, at least 4: fewer say nothing about convergence.
+    """
+
+    chains: int = MIN_CHAINS
+    warmup: int = 500
+    draws: int = 500
+    target_accept: float = 0.8
+
+    def __post_init__(self) -> None:
+        for name, least in (("chains", 1), ("warmup", 1), ("draws", MIN_DRAWS)):
+            check_count(name, getattr(self, name), least)
+        check_number("target_accept", self.target_accept, "between 0 and 1", lambda v: 0 < v < 1)
+
+    def resolved(self, recipe: Recipe) -> Trainer:
+        """Refuse another device before anything is drawn: chains of small networks run in float64 on the CPU."""
+        if recipe.device != "cpu":
+            raise ValueError(f"device={recipe.device!r}: chains are drawn on the CPU: leave device at 'cpu'")
+        if recipe.kl != "uniform":
+            raise ValueError(f"kl={recipe.kl!r} is no posterior that a sampler could draw from: use eta to temper it")
+        return self
+
+    def check(self, parts: "Assembly") -> None:
+        """Refuse a model that the chains cannot sample."""
+        check_sampled(parts.model, parts.data.train)
+
+    def run(self, work: Work, kernel: Literal["nuts", "hmc"], **numbers: Any) -> Outcome:
+        """Run the chains, each kept in the run folder when it is done, and judge them by what they predict."""
+        parts = work.parts
+        found, history, seconds = [], list(work.history), 0.0
+        for c in range(self.chains):
+            kept = None if work.folder is None else work.folder / "checkpoint" / work.part / f"chain-{c + 1}.pt"
+            held = kept is not None and kept.is_file()
+            try:
+                done = load_state(cast(Path, kept)) if held else self._chain(work, c, kernel, numbers)
+            except KeyboardInterrupt:
+                return Outcome(None, history, None, INTERRUPTED, seconds)
+            found.append(done["samples"])
+            seconds += done["line"]["seconds"]
+            history.append({**done["line"], "seconds": seconds})
+            if kept is not None and work.folder is not None and not held:
+                save_state(kept, done)
+                write_history(work.folder, work.run, history)
+        guide = StoredDraws(
+            parts.model, num_draws=self.chains * self.draws, chains=self.chains, kind=kernel, states=False
+        )
+        with torch.no_grad():
+            flat = torch.cat([guide.flatten(samples) for samples in found])  # (chains draws, P)
+            guide.draws.copy_(flat)
+        facts = {"divergences": sum(line["divergences"] for line in history)}
+        facts |= _convergence(work, guide)
+        return Outcome(guide, history, None, f"all {self.chains} chains done", seconds, facts)
+
+    def _chain(self, work: Work, c: int, kernel: Literal["nuts", "hmc"], numbers: Mapping[str, Any]) -> dict[str, Any]:
+        recipe = work.recipe
+        started = time.perf_counter()
+        chain = run_chain(
+            work.parts.model,
+            work.rows.to("cpu"),
+            kernel=kernel,
+            warmup=self.warmup,
+            draws=self.draws,
+            seed=recipe.seed * 1000 + c,
+            eta=recipe.eta,
+            temperature=recipe.temperature,
+            target_accept=self.target_accept,
+            **numbers,
+        )
+        line = {
+            "chain": c + 1,
+            "divergences": chain.divergences,
+            "acceptance": chain.acceptance,
+            "step_size": chain.step_size,
+            "seconds": time.perf_counter() - started,
+        }
+        return {"samples": chain.samples, "line": line}
+
+
+def _convergence(work: Work, guide: StoredDraws, rows: int = 50) -> dict[str, Any]:
+    """Return R-hat and ESS of what the chains predict at some training rows."""
+    x = work.parts.data.train.x[:rows]
+    found = []
+    for s in range(guide.num_draws):
+        one = StoredDraws.from_flat(work.parts.model, guide.draws[s : s + 1])
+        draw = next(iter(predictive_draws(work.parts.model, one, x, 1)))
+        found.append(draw.log_probs.exp() if isinstance(draw, ClassDraw) else draw.mean)
+    return convergence(torch.stack(found).unflatten(0, (guide.chains, -1))).to_dict()
+
+
+@final
+@dataclass(frozen=True)
+class Nuts(Hamiltonian):
+    """The no-U-turn sampler."""
+
+    max_tree_depth: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("max_tree_depth", self.max_tree_depth)
+
+    def __call__(self, work: Work) -> Outcome:
+        """Sample."""
+        return self.run(work, "nuts", max_tree_depth=self.max_tree_depth)
+
+
+@final
+@dataclass(frozen=True)
+class Hmc(Hamiltonian):
+    """Plain HMC."""
+
+    trajectory_length: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("trajectory_length", self.trajectory_length, "above 0", lambda v: 0 < v < math.inf)
+
+    def __call__(self, work: Work) -> Outcome:
+        """Sample."""
+        return self.run(work, "hmc", trajectory_length=self.trajectory_length)

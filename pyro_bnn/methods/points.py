@@ -1,0 +1,110 @@
+"""Guides by SVI, points with and without a prior, masks over a point, and the curvature around one."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, final
+
+from pyro_bnn.guides import AutoDropout, AutoPoint, StoredDraws
+from pyro_bnn.inference.kl import geometric
+from pyro_bnn.inference.samplers.laplace import check_laplace, import_laplace, laplace_draws
+from pyro_bnn.methods.base import INTERRUPTED, Outcome, Trainer, Work, check_number
+from pyro_bnn.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pyro_bnn.assemble import Assembly
+
+__all__ = ["Laplace", "Map", "MaximumLikelihood", "McDropout", "Svi"]
+
+
+@final
+@dataclass(frozen=True)
+class Svi(Trainer):
+    """The recipe's guide."""
+
+    def __call__(self, work: Work) -> Outcome:
+        """Fit it."""
+        guide = work.parts.guide
+        return work.outcome(guide, work.fit(guide, keep_best=True), best=True)
+
+
+@final
+@dataclass(frozen=True)
+class Map(Trainer):
+    """A point, with the prior."""
+
+    def __call__(self, work: Work) -> Outcome:
+        """Fit it."""
+        guide = AutoPoint(work.parts.model, init_loc=work.start, kind="map")
+        return work.outcome(guide, work.fit(guide, keep_best=True), best=True)
+
+
+@final
+@dataclass(frozen=True)
+class MaximumLikelihood(Trainer):
+    """A point, without the prior."""
+
+    def __call__(self, work: Work) -> Outcome:
+        """Fit it, with no weight on the KL."""
+        guide = AutoPoint(work.parts.model, init_loc=work.start, kind="ml")
+        return work.outcome(guide, work.fit(guide, kl=geometric(0), keep_best=True), best=True)
+
+
+@final
+@dataclass(frozen=True)
+class McDropout(Trainer):
+    """Masks over a point; `rate` and `sites` as those of AutoDropout."""
+
+    rate: float = 0.1
+    sites: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        check_number("rate", self.rate, "between 0 and 1, both excluded", lambda v: 0 < v < 1)
+
+    def __call__(self, work: Work) -> Outcome:
+        """Fit it."""
+        guide = AutoDropout(work.parts.model, rate=self.rate, sites=self.sites, init_loc=work.start)
+        return work.outcome(guide, work.fit(guide, keep_best=True), best=True)
+
+
+@final
+@dataclass(frozen=True)
+class Laplace(Trainer):
+    """A MAP and the draws of a Laplace approximation around it; `structure` as in `laplace_draws`."""
+
+    structure: Literal["kron", "diag", "full"] = "kron"
+    draws: int = 100
+
+    def resolved(self, recipe: Recipe) -> "Trainer":
+        """Refuse what has no curvature of this kind, and a package that is not there, before anything is trained."""
+        if recipe.temperature != 1 or recipe.kl != "uniform":
+            raise ValueError(
+                f"temperature={recipe.temperature}, kl={recipe.kl!r}: a Laplace approximation knows eta, no more"
+            )
+        import_laplace()
+        return self
+
+    def check(self, parts: "Assembly") -> None:
+        """Refuse a model whose curvature is not taken here."""
+        check_laplace(parts.model, self.structure, self.draws)
+
+    def __call__(self, work: Work) -> Outcome:
+        """Fit the point, then look at its surroundings."""
+        parts, recipe = work.parts, work.recipe
+        guide = AutoPoint(parts.model, init_loc=work.start, kind="map")
+        result = work.fit(guide, keep_best=True)
+        if result.reason == INTERRUPTED:
+            return work.outcome(None, result)
+        started = time.perf_counter()
+        drawn = laplace_draws(
+            parts.model,
+            guide,
+            work.rows,
+            draws=self.draws,
+            structure=self.structure,
+            eta=recipe.eta,
+            batch_size=recipe.batch_size,
+            seed=recipe.seed,
+        )
+        stored = StoredDraws.from_flat(parts.model, drawn, kind="laplace")
+        return work.outcome(stored, result, best=True, laplace_seconds=time.perf_counter() - started)

@@ -1,0 +1,3 @@
+"""One architecture a file."""
+
+__all__: list[str] = []

@@ -1,0 +1,711 @@
+"""
+Posterior: what training leaves. A fitted guide with its model; it predicts, is scored, saved and loaded.
+
+Saved is a folder with `posterior.safetensors` (every tensor) and `posterior.json` (how model and guide were built, and
+what the numbers mean), never a pickle. A posterior of a network that says how it was built loads on its own; that of a
+hand-written program loads into the program: `Posterior.load(path, model=program)`.
+"""
+
+import json
+import logging
+import math
+import weakref
+from collections import ChainMap
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast, final
+
+import numpy as np
+import pyro
+import pyro.poutine as poutine
+import torch
+from pyro.nn import PyroModule
+from safetensors.torch import load as safetensors_load
+from safetensors.torch import save as safetensors_save
+from torch import Tensor, nn
+
+from pyro_bnn.analysis.scores.metrics import (
+    PredictiveAccumulator,
+    RegressionAccumulator,
+)
+from pyro_bnn.common.modules import evaluation_mode
+from pyro_bnn.common.turns import alone
+from pyro_bnn.data.arrays import Inputs, first_rows
+from pyro_bnn.data.checks import suggest
+from pyro_bnn.data.standardise import Computed, Standardised, Standardiser, plain, same_scale
+from pyro_bnn.inference.checkpoint import (
+    atomic_write,
+    is_serial,
+    parameters_of,
+    restore_parameters,
+    store_with,
+)
+from pyro_bnn.inference.fitted import Fitted, fitted_of, leave_fitted
+from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, guide_trace, predictive_draws
+from pyro_bnn.posterior import rebuild
+from pyro_bnn.posterior.compact import decode, encode
+from pyro_bnn.registry import described
+from pyro_bnn.version import __version__
+
+log = logging.getLogger(__name__)
+
+__all__ = ["INFO", "Posterior", "RealPrediction", "Uncertainty", "looks_standardised"]
+
+INFO = {
+    "recipe": "the recipe it was trained from, as a table",
+    "data": "the name of the data",
+    "task": "'classification' or 'regression'",
+    "input_shape": "the shape of one input, a list",
+    "class_names": "the names of the classes, a list",
+    "standardiser": "of the inputs, as Standardiser.to_dict() gives it; None if there is none",
+    "y_standardiser": "likewise of the targets",
+    "num_data": "N, the rows that were trained on",
+    "eta": "the tempering: the target is p(w) prod p(y|x,w)^(1/eta)",
+    "temperature": "T of a cold posterior, whose target is (p(w) prod p(y|x,w))^(1/T)",
+    "posterior": "how it was made: 'svi', 'hwa', 'sgld', ...",
+    "notes": "anything of your own that JSON holds",
+}
+"""The keys of a posterior's info, and what they say."""
+
+FORMAT = 1
+TENSORS = "posterior.safetensors"
+DESCRIPTION = "posterior.json"
+
+
+@final
+@dataclass(frozen=True)
+class Uncertainty:
+    """
+    What is uncertain about each row, in nats for classes (N,), as variances for numbers (N,) or (N, D).
+
+    `total` is the entropy (variance) of the averaged predictive, `aleatoric` the mean entropy (noise variance) of
+    single draws, `epistemic` the rest: the mutual information of label and weights (variance of the mean over draws).
+    """
+
+    total: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+
+
+@final
+@dataclass(frozen=True)
+class RealPrediction:
+    """Mean and standard deviation of the predictive, (N,) or (N, D), in the units of the targets."""
+
+    mean: Tensor
+    sd: Tensor
+
+
+def _free_names(model: Any, guide: Any) -> tuple[str, ...]:
+    """Return the names in Pyro's store that a hand-written program may own: no module of this library does."""
+    own = tuple(f"{name}." for name in (getattr(p, "_pyro_name", "") for p in (model, guide)) if name)
+    return tuple(n for n in pyro.get_param_store() if not is_serial(n) and not n.startswith(own))
+
+
+def _check_info(info: Mapping[str, Any]) -> dict[str, Any]:
+    for key in info:
+        if key not in INFO:
+            raise ValueError(
+                f"info has no key {key!r}{suggest(str(key), INFO)}; the keys are {', '.join(INFO)}, and what is your "
+                f"own goes into 'notes'"
+            )
+    for key in ("eta", "temperature"):
+        value = info.get(key, 1.0)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not math.isfinite(value) or value < 0:
+            raise ValueError(f"info[{key!r}]={value!r} is not a tempering: pass a finite number, 1 for none")
+    return dict(info)
+
+
+def looks_standardised(x: Tensor, scale: Standardiser) -> bool:
+    """
+    Whether rows of x look as if they were on the scale of a standardiser already, which raw rows would not.
+
+    They do if, in every channel or feature where that would make a difference, their mean and standard deviation are
+    about 0 and 1 and are not about those of the training rows.
+    """
+    rows = plain(x)[:1000].double().cpu()
+    if len(rows) < 8 or rows.ndim < 2:
+        return False
+    over = [d for d in range(rows.ndim) if d != 1]
+    mean, sd = rows.mean(over), rows.std(over, correction=0)
+    m, s = scale.mean.double().cpu(), scale.sd.double().cpu()
+    tells = (m.abs() > 2 * torch.maximum(s, torch.ones_like(s))) | (s.log().abs() > 1)
+    unit = (mean.abs() < 0.5) & (sd > 0.5) & (sd < 2)
+    raw = ((mean - m).abs() < s) & (sd > 0.5 * s) & (sd < 2 * s)
+    return bool(tells.any()) and bool((unit & ~raw)[tells].all())
+
+
+@final
+class Posterior:
+    """
+    A fitted guide with its model.
+
+    **What it knows.** `fit` leaves on the guide what it was fitted with (eta, temperature, the number of rows, the
+    scales of inputs and targets), and the posterior reads it there; `info` adds to that or corrects it. Its keys:
+    `recipe`, `data`, `task`, `input_shape`, `class_names`, `standardiser`, `y_standardiser`, `num_data`, `eta`,
+    `temperature`, `posterior`, and `notes` for what is your own; `pyro_bnn.posterior.INFO` says what each holds. What
+    nobody says is taken as eta = 1, temperature = 1 and no standardiser.
+
+    **Units.** Inputs and targets are handed in raw, as they were measured, and numbers come back in the same raw units:
+    by `predict`, `draws`, `stream`, `uncertainty`, `evaluate`, `to_arviz`, the report and the command alike. Metrics of
+    a regression are in raw units, too: rmse and sd in those of the target, and the predictive NLL is of raw targets, so
+    that it contains log sd of the standardiser. What is standardised already says so: the rows of `pb.load_data`, and
+    what `standardise` and `Standardiser.apply` return, are `Standardised` tensors, and are taken as they are; for
+    arrays pass `standardised=True`, which holds for x and y. A tensor that was computed from standardised ones by
+    arithmetic is of an unknown scale and is refused until `standardised` says it. A posterior that knows no
+    standardiser takes everything as it is. Images in uint8 are divided by 255, as `pb.load_data` does.
+
+    **Threads.** Predictions in several threads give what they give alone, one draw at a time; see
+    :mod:`pyro_bnn.common.turns`.
+
+    :param model: the Pyro program; its observed site is called `obs`.
+    :param guide: the fitted guide.
+    :param info: plain data about both, see above; a key that does not exist is refused.
+    """
+
+    def __init__(
+        self, model: Callable[..., Any], guide: Callable[..., Any], info: Mapping[str, Any] | None = None
+    ) -> None:
+        self.model = model
+        self.guide = guide
+        self._given = _check_info(info or {})
+        self._own: dict[str, tuple[Tensor, Any]] = {}
+        self._lender: Posterior | None = None
+        self._pending: dict[str, dict[str, Tensor]] | None = None
+        self._saved_sites: list[str] | None = None
+        self._warned = False
+
+    @property
+    def info(self) -> MutableMapping[str, Any]:
+        """What is known about model and guide: what was given, and what the guide was fitted with."""
+        fitted = fitted_of(self.guide)
+        lent = {} if self._lender is None else dict(self._lender.info)
+        return ChainMap(self._given, lent, {} if fitted is None else fitted.info())
+
+    def with_guide(self, guide: Callable[..., Any]) -> "Posterior":
+        """Return the same model and info with another guide, such as one that wraps this one's."""
+        other = Posterior(self.model, guide)
+        other._lender = self
+        return other
+
+    @contextmanager
+    def turn(self, x: Any = None) -> Iterator[None]:
+        """
+        Have model and guide to oneself, with the parameters of this posterior in Pyro's store.
+
+        :param x: an input, for a program that was loaded and has to be run once to take up its tensors.
+        """
+        with alone():
+            if x is not None:
+                self._take_up(plain(x))
+            with self._store():
+                yield
+
+    @contextmanager
+    def _store(self) -> Iterator[None]:
+        """Let Pyro's store hold this posterior's own parameters; a loaded one's are nowhere else."""
+        if self._lender is not None:
+            with self._lender._store():
+                yield
+            return
+        fitted = fitted_of(self.guide)
+        tensors = self._own or (fitted.tensors if fitted is not None else {})
+        if not tensors:
+            yield
+            return
+        with store_with(tensors, alone=bool(self._own)):
+            yield
+
+    # -- predicting ----------------------------------------------------------------------------------------------
+
+    def standardise(self, x: Any, *, standardised: bool | None = None) -> Tensor:
+        """
+        Put raw inputs on the scale that the model was trained on; what is there already stays as it is.
+
+        :param standardised: whether x is on that scale; default what x says, and raw if it does not.
+        """
+        values, scale = _tensor(x, "x"), self._scale("standardiser")
+        if scale is None:
+            return values
+        return scale.mark(self._on_scale(values, scale, standardised))
+
+    def raw_targets(self, y: Any, *, standardised: bool | None = None) -> Tensor:
+        """Return labels as they are, and targets in raw units; those that say they are standardised are turned back."""
+        values, scale = _tensor(y, "y"), self._scale("y_standardiser")
+        if not values.is_floating_point() or scale is None:
+            return plain(values)
+        if standardised is None and isinstance(values, Computed):
+            raise ValueError(_COMPUTED.format("y"))
+        if isinstance(values, Standardised) and standardised is not False:
+            return (values.standardiser or scale).invert(values)
+        return scale.invert(values) if standardised else plain(values)
+
+    @torch.no_grad()
+    def predict(
+        self,
+        x: Any,
+        num_samples: int = 100,
+        *,
+        chunk: int | None = None,
+        seed: int | None = None,
+        standardised: bool | None = None,
+    ) -> Tensor | RealPrediction:
+        """
+        Return the averaged predictive for raw inputs; numbers in raw units.
+
+        Probabilities (N, K) for classes; `.mean` and `.sd` for numbers. Memory does not grow with `num_samples`.
+
+        :param x: inputs (N, ...), a tensor, an array or a list.
+        :param num_samples: S, how many weight samples are averaged.
+        :param chunk: rows per forward pass; default as many as are fast.
+        :param seed: fixes the draws and leaves the global random state alone.
+        :param standardised: whether x is on the model's scale already; default what x says, and raw if it does not.
+        """
+        probabilities: Tensor | None = None
+        numbers: RegressionAccumulator | None = None
+        for draw in self.stream(x, num_samples, chunk=chunk, seed=seed, standardised=standardised):
+            if isinstance(draw, ClassDraw):
+                p = draw.log_probs.exp()  # (N, K)
+                probabilities = p.double() if probabilities is None else probabilities.add_(p)
+            else:
+                numbers = _add(draw, numbers)
+        if numbers is not None:
+            return RealPrediction(numbers.mean.float(), numbers.sd.float())
+        return (cast(Tensor, probabilities) / num_samples).float()
+
+    @torch.no_grad()
+    def draws(
+        self,
+        x: Any,
+        num_samples: int = 20,
+        *,
+        chunk: int | None = None,
+        seed: int | None = None,
+        standardised: bool | None = None,
+    ) -> Tensor:
+        """Return one row of predictions per weight sample: probabilities (S, N, K), or means (S, N, D)."""
+        found = [
+            draw.log_probs.exp() if isinstance(draw, ClassDraw) else draw.mean
+            for draw in self.stream(x, num_samples, chunk=chunk, seed=seed, standardised=standardised)
+        ]
+        return torch.stack(found)
+
+    def stream(
+        self,
+        x: Any,
+        num_samples: int = 100,
+        *,
+        chunk: int | None = None,
+        seed: int | None = None,
+        plug_in: bool = False,
+        standardised: bool | None = None,
+    ) -> Iterator[Draw]:
+        """
+        Yield what one weight sample after another says about all rows, numbers in the units of the targets.
+
+        A seed gives the draws that it gives `predict`, whatever is drawn elsewhere meanwhile.
+
+        :param plug_in: use the guide's median in place of samples.
+        :param standardised: whether x is on the model's scale already; default what x says, and raw if it does not.
+        """
+        x = self._inputs(x, standardised)
+        if self._to_fill() is not None:
+            with alone():
+                self._take_up(x)
+        draws = predictive_draws(
+            self.model, self.guide, x, num_samples, chunk=chunk, plug_in=plug_in, seed=seed, within=self._store
+        )
+        shape = self.info.get("input_shape")
+        try:
+            for draw in draws:
+                yield self._in_units(draw)
+        except (RuntimeError, ValueError, IndexError) as error:
+            if shape is not None and list(x.shape[1:]) != list(shape):
+                raise _other_shape(x, shape) from error
+            raise
+
+    @torch.no_grad()
+    def uncertainty(
+        self,
+        x: Any,
+        num_samples: int = 100,
+        *,
+        chunk: int | None = None,
+        seed: int | None = None,
+        standardised: bool | None = None,
+    ) -> Uncertainty:
+        """Return total, aleatoric and epistemic uncertainty of every row; variances in raw units."""
+        classes = PredictiveAccumulator()
+        numbers: RegressionAccumulator | None = None
+        for draw in self.stream(x, num_samples, chunk=chunk, seed=seed, standardised=standardised):
+            if isinstance(draw, ClassDraw):
+                classes.update(draw.log_probs)
+            else:
+                numbers = _add(draw, numbers)
+        if numbers is None:
+            return Uncertainty(classes.total, classes.aleatoric, classes.epistemic)
+        return Uncertainty(numbers.aleatoric + numbers.epistemic, numbers.aleatoric, numbers.epistemic)
+
+    def evaluate(
+        self,
+        x: Any,
+        y: Any,
+        num_samples: int = 100,
+        *,
+        chunk: int | None = None,
+        seed: int = 0,
+        standardised: bool | None = None,
+    ) -> dict[str, dict[str, float]]:
+        """
+        Return the results table: the columns plug_in (the guide's median), one_draw (mean and sd) and s_draws.
+
+        :param y: labels (N,) as integers, or targets (N,) or (N, D), raw like x; tensors, arrays or lists.
+        :param standardised: whether x and y are on the model's scale; default what they say, and raw if they do not.
+        """
+        from pyro_bnn.analysis.scores.evaluation import evaluate_rows
+
+        return evaluate_rows(self, x, y, num_samples, chunk=chunk, seed=seed, standardised=standardised).table
+
+    def _scale(self, key: str) -> Standardiser | None:
+        saved = self.info.get(key)
+        return None if saved is None else Standardiser.from_dict(saved)
+
+    def _on_scale(self, x: Tensor, scale: Standardiser, standardised: bool | None) -> Tensor:
+        """Return inputs as a plain tensor on the model's scale."""
+        if standardised is None and isinstance(x, Computed):
+            raise ValueError(_COMPUTED.format("x"))
+        if isinstance(x, Standardised) and standardised is not False:
+            own, x = x.standardiser, plain(x)
+            return x if own is None or same_scale(own, scale) else plain(scale.apply(own.invert(x)))
+        x = plain(x)
+        if standardised:
+            return x
+        if not x.is_floating_point():
+            x = x.float() / 255 if x.dtype == torch.uint8 and x.ndim == 4 else x.float()
+        if standardised is None and not self._warned and looks_standardised(x, scale):
+            self._warned = True
+            log.warning(
+                "x looks standardised already, but values that do not say so are taken as raw: pass standardised=True, "
+                "or standardised=False to say that they are raw"
+            )
+        return plain(scale.apply(x))
+
+    def _inputs(self, x: Any, standardised: bool | None = None) -> Inputs:
+        """Return inputs as plain tensors on the model's scale, checked, where the guide is; several as a tuple."""
+        if isinstance(x, tuple):
+            return tuple(self._at_guide(plain(_tensor(member, "x"))) for member in x)
+        x = _tensor(x, "x")
+        shape: Any = self.info.get("input_shape")
+        fixed = shape is not None and (self.info.get("recipe") is not None or x.ndim - 1 != len(shape))
+        if fixed and list(x.shape[1:]) != list(shape):  # a network of a recipe; another program decides itself
+            raise _other_shape(x, shape)
+        if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+            raise ValueError("x contains NaN or infinity: clean or mask those rows first")
+        scale = self._scale("standardiser")
+        return self._at_guide(plain(x) if scale is None else self._on_scale(x, scale, standardised))
+
+    def _at_guide(self, rows: Tensor) -> Tensor:
+        """Return values on the guide's device and in its dtype, checked."""
+        if rows.is_floating_point() and not bool(torch.isfinite(rows).all()):
+            raise ValueError("x contains NaN or infinity: clean or mask those rows first")
+        like: Tensor | None = next(iter(self.guide.parameters()), None) if isinstance(self.guide, nn.Module) else None
+        if like is None:
+            return rows
+        return rows.to(like.device, like.dtype if rows.is_floating_point() else rows.dtype)
+
+    def _in_units(self, draw: Draw) -> Draw:
+        """Mean and sd (N,) or (N, D) in the units of the targets."""
+        if isinstance(draw, ClassDraw):
+            return draw
+        mean, sd = draw.mean, draw.sd.expand_as(draw.mean)
+        if mean.shape[-1] == 1:
+            mean, sd = mean.squeeze(-1), sd.squeeze(-1)
+        scale = self._scale("y_standardiser")
+        if scale is None:
+            return RealDraw(mean, sd, draw.laws)
+        return RealDraw(scale.invert(mean), scale.invert_sd(sd), draw.laws)
+
+    def to_arviz(self, x: Any, y: Any = None, num_samples: int = 200, **options: Any) -> Any:
+        """
+        Return `arviz.InferenceData` at raw inputs x and labels or targets y, all in raw units.
+
+        Options as in `pyro_bnn.analysis.arviz.to_arviz`.
+        """
+        from pyro_bnn.analysis.arviz import to_arviz
+
+        return to_arviz(self, x, y, num_samples, **options)
+
+    # -- saving --------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path, *, compact: bool = False) -> Path:
+        """
+        Write the folder `path` with all that `load` needs.
+
+        :param compact: standard deviations in 8 bits and means in 16 (:mod:`pyro_bnn.posterior.compact`), a third of
+            the size;
+            predictions stay the same for all practical purposes, but not to the last digits.
+        """
+        if self._pending is not None:
+            raise RuntimeError(
+                "this posterior waits for its first prediction to take up its tensors: predict once, then save"
+            )
+        folder = Path(path)
+        with self.turn():
+            state = parameters_of(self.model, self.guide, _free_names(self.model, self.guide))
+        if hasattr(self.model, "kept_tensors"):
+            state["model"] = {n: t for n, t in state["model"].items() if n in self.model.kept_tensors()}
+        flat = {f"{part}:{name}": t.contiguous() for part, tensors in state.items() for name, t in tensors.items()}
+        flat, encoding = encode(flat) if compact else (flat, {})
+        description = {
+            "format": FORMAT,
+            "library_version": __version__,
+            "model": _spec(self.model),
+            "guide": _described(self.guide),
+            "sites": _sites(self.guide),
+            "info": dict(self.info),
+            **({"encoding": encoding} if encoding else {}),
+        }
+        text = json.dumps(description, indent=2, allow_nan=False)
+        with atomic_write(folder / TENSORS) as file:
+            file.write(safetensors_save(flat))
+        with atomic_write(folder / DESCRIPTION) as file:
+            file.write(text.encode())
+        return folder
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        model: Callable[..., Any] | None = None,
+        guide: Callable[..., Any] | None = None,
+        *,
+        build_model: Callable[[dict[str, Any]], Any] | None = None,
+        build_guide: Callable[[dict[str, Any], Any], Any] | None = None,
+        trust: Collection[str] = (),
+    ) -> "Posterior":
+        """
+        Read a folder that `save` wrote.
+
+        Its parameters are its own, even beside another posterior of the same program, and are freed with it.
+
+        :param model: the program, where the folder does not say how to build it.
+        :param guide: likewise the guide.
+        :param build_model: makes a model from its description; default with the names that recipes use.
+        :param build_guide: makes a guide from its description and the model; likewise.
+        :param trust: packages whose modules the description may have imported; none but this library's by default.
+        """
+        with alone(), store_with({}, alone=True):
+            return cls._load(Path(path), model, guide, build_model, build_guide, trust)
+
+    @classmethod
+    def _load(
+        cls,
+        folder: Path,
+        model: Callable[..., Any] | None,
+        guide: Callable[..., Any] | None,
+        build_model: Callable[[dict[str, Any]], Any] | None,
+        build_guide: Callable[[dict[str, Any], Any], Any] | None,
+        trust: Collection[str],
+    ) -> "Posterior":
+        description = describe(folder)
+        state: dict[str, dict[str, Tensor]] = {"model": {}, "guide": {}, "store": {}}
+        held = decode(safetensors_load((folder / TENSORS).read_bytes()), description.get("encoding", {}))
+        for key, tensor in held.items():
+            part, _, name = key.partition(":")
+            state[part][name] = tensor
+        dtype = next((t.dtype for t in state["guide"].values() if t.is_floating_point()), torch.get_default_dtype())
+        with torch.random.fork_rng():  # what is built starts at random, and is filled below
+            if model is None:
+                build = build_model or partial(rebuild.build_model, trust=trust)
+                model = _obtain("model", description["model"], build, folder, dtype)
+                _forget_later(model)
+            if guide is None:
+                make = build_guide or partial(rebuild.build_guide, trust=trust)
+                guide = _obtain("guide", description["guide"], lambda s: make(s, model), folder, dtype)
+                _forget_later(guide)
+        posterior = cls(model, guide)
+        posterior._given = dict(description["info"])
+        fitted = Fitted.from_info(posterior._given)
+        if fitted is not None:
+            leave_fitted(guide, fitted)
+        posterior._pending = state
+        posterior._saved_sites = description.get("sites")
+        own = not state["store"] or hasattr(model, "kept_tensors")  # a BNN keeps nothing loose in Pyro's store
+        if _is_known(guide) and own:
+            posterior._fill(None)
+        return posterior
+
+    def _to_fill(self) -> "Posterior | None":
+        """Return the posterior that still waits to take up its tensors: this one, or the one it is lent by."""
+        at: Posterior | None = self
+        while at is not None and at._pending is None:
+            at = at._lender
+        return at
+
+    def _take_up(self, x: Inputs) -> None:
+        """Put the saved tensors in place, if that is still to be done."""
+        waiting = self._to_fill()
+        if waiting is not None:
+            waiting._fill(x)
+
+    def _fill(self, x: Inputs | None) -> None:
+        """Put the saved tensors in place; a program that builds itself on its first call is called on one row first."""
+        assert self._pending is not None
+        state = {**self._pending}
+        with store_with({}, alone=True) as inside:
+            if x is None:
+                state["store"] = {}
+            else:
+                with (
+                    torch.random.fork_rng(),
+                    torch.no_grad(),
+                    evaluation_mode(self.model, self.guide),
+                    poutine.block(),
+                    poutine.trace(param_only=True) as seen,
+                ):
+                    row = first_rows(x)
+                    trace = guide_trace(self.guide, self.model, row)
+                    poutine.replay(self.model, trace=trace)(row)
+                state["store"] = {name: t for name, t in state["store"].items() if name in seen.trace.nodes}
+            self._put(state)
+        self._own = {
+            name: (tensor, inside["constraints"][name])
+            for name, tensor in inside["params"].items()
+            if not is_serial(name)
+        }
+        self._pending = None
+
+    def _put(self, state: dict[str, dict[str, Tensor]]) -> None:
+        if hasattr(self.model, "kept_tensors") and isinstance(self.model, nn.Module):
+            kept = cast(Any, self.model).kept_tensors()
+            initial = {name: t for name, t in self.model.state_dict().items() if name not in kept}
+            state["model"] = {**initial, **state["model"]}
+        if hasattr(self.guide, "upgraded"):
+            state["guide"] = self.guide.upgraded(state["guide"])
+        for part, program in (("model", self.model), ("guide", self.guide)):
+            if isinstance(program, nn.Module):
+                _check_names(part, set(program.state_dict()), set(state[part]))
+        sites = _sites(self.guide)
+        if self._saved_sites is not None and sites is not None and sites != self._saved_sites:
+            raise ValueError(
+                f"the saved guide is of another model: its sites are {self._saved_sites}, those of this one {sites}; "
+                f"pass the model it was saved from"
+            )
+        restore_parameters(self.model, self.guide, state)
+
+
+_COMPUTED = (
+    "{0} was computed from standardised values, so its scale is not known: pass standardised=True if it is still on "
+    "the model's scale, standardised=False if it is raw"
+)
+
+
+def _tensor(values: Any, name: str) -> Tensor:
+    """Return values as a tensor: tensors, arrays, what turns into an array, and lists of numbers."""
+    if isinstance(values, Tensor):
+        return values
+    listed = isinstance(values, (list, tuple)) and bool(values)
+    if listed and all(isinstance(row, Tensor) for row in values):
+        return torch.stack(list(values))
+    if isinstance(values, np.ndarray) or listed or hasattr(values, "__array__"):
+        try:
+            array = np.array(values)
+        except ValueError as error:
+            raise ValueError(f"{name} does not make an array: its rows have different sizes ({error})") from error
+        if array.dtype.kind in "biuf":
+            return torch.from_numpy(array)
+        raise TypeError(f"{name} holds {array.dtype}; pass numbers: encode text and dates first")
+    kind = "of inputs (N, ...)" if name == "x" else "of labels or targets, one for each row"
+    raise TypeError(f"{name} is a {type(values).__name__}; pass a tensor or a NumPy array {kind}")
+
+
+def _other_shape(x: Tensor, shape: Any) -> ValueError:
+    return ValueError(
+        f"x has shape {tuple(x.shape)}; this posterior takes inputs of shape (N, {', '.join(map(str, shape))})"
+    )
+
+
+def _add(draw: RealDraw, numbers: RegressionAccumulator | None) -> RegressionAccumulator:
+    """Add a draw of numbers to those before it."""
+    if numbers is None:
+        numbers = RegressionAccumulator(torch.zeros_like(draw.mean))
+    numbers.update(draw.mean, draw.sd)
+    return numbers
+
+
+def _forget_later(program: Any) -> None:
+    """Let Pyro's store forget the parameters of a module of this library once the module is gone."""
+    if not isinstance(program, nn.Module):
+        return
+    for module in program.modules():
+        name = str(getattr(module, "_pyro_name", "")) if isinstance(module, PyroModule) else ""
+        if is_serial(f"{name}."):
+            weakref.finalize(module, _forget, f"{name}.")
+
+
+def _forget(prefix: str) -> None:
+    store = pyro.get_param_store()
+    for name in [name for name in store if name.startswith(prefix)]:
+        del store[name]
+
+
+def _is_known(guide: Any) -> bool:
+    """Whether a guide has seen its model, so that it has its tensors."""
+    return getattr(guide, "prototype_trace", None) is not None and is_serial(f"{_serial_name(guide)}.")
+
+
+def _serial_name(guide: Any) -> str:
+    first = next((m for m in guide.modules() if isinstance(m, PyroModule)), None)
+    return "" if first is None else str(first._pyro_name)
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """Return the description of a saved posterior; say plainly if `folder` is not one."""
+    if not (folder / DESCRIPTION).is_file() or not (folder / TENSORS).is_file():
+        raise FileNotFoundError(
+            f"{folder} holds no posterior: it needs {DESCRIPTION} and {TENSORS}, as Posterior.save or a finished "
+            f"training writes them"
+        )
+    description = json.loads((folder / DESCRIPTION).read_text())
+    if description.get("format") != FORMAT:
+        raise ValueError(f"{folder} has format {description.get('format')!r}; this version reads format {FORMAT}")
+    return description  # type: ignore[no-any-return]
+
+
+def _described(guide: Any) -> dict[str, Any] | None:
+    spec = _spec(guide)
+    return None if spec is None else described(guide, spec)
+
+
+def _spec(program: Any) -> dict[str, Any] | None:
+    return program.spec() if hasattr(program, "spec") else None
+
+
+def _sites(guide: Any) -> list[str] | None:
+    """Return the names of the sites that lie one after the other in a guide's flat tensors."""
+    built = hasattr(guide, "site_names") and getattr(guide, "prototype_trace", None) is not None
+    return list(guide.site_names()) if built else None
+
+
+def _obtain(
+    what: str, spec: Any, build: Callable[[dict[str, Any]], Any] | None, folder: Path, dtype: torch.dtype
+) -> Any:
+    built = None if spec is None or build is None else build(spec)
+    if built is None:
+        raise ValueError(
+            f"{folder} does not say how its {what} was built, as a hand-written one cannot: pass {what}= the program"
+        )
+    return built.to(dtype) if isinstance(built, nn.Module) else built
+
+
+def _check_names(part: str, expected: set[str], found: set[str]) -> None:
+    if expected != found:
+        missing, extra = sorted(expected - found), sorted(found - expected)
+        raise ValueError(
+            f"the saved {part} is another one: missing {missing[:5]}, unexpected {extra[:5]}; pass the {part} it was "
+            f"saved from"
+        )

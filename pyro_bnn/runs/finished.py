@@ -1,0 +1,299 @@
+"""
+Finished runs: report on one, compare several.
+
+Beside `training`, this is a file where all rooms meet: it opens a run folder (or a shipped posterior) together with
+the data it was trained on, and hands both to `analysis`.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from pyro_bnn.analysis.arviz import draws_of, posterior_kind
+from pyro_bnn.analysis.report import Twin, default_outside, fitted_temperature, write_report
+from pyro_bnn.analysis.report.outputs import loo_of
+from pyro_bnn.analysis.scores.elpd import compare_held_out, held_out_elpd
+from pyro_bnn.analysis.scores.evaluation import ClassEvaluation, Evaluation, evaluate_rows, in_units
+from pyro_bnn.analysis.scores.ood import accumulate, auroc, detect
+from pyro_bnn.data import Data, load_data
+from pyro_bnn.data.standardise import plain
+from pyro_bnn.posterior import Posterior
+from pyro_bnn.recipe import Recipe
+from pyro_bnn.runs.loading import load, posterior_folder
+
+__all__ = [
+    "Comparison",
+    "FinishedRun",
+    "compare",
+    "default_unfamiliar",
+    "detect_unfamiliar",
+    "open_run",
+    "report",
+    "sister_sets",
+    "unfamiliar",
+]
+
+UNFAMILIAR = {
+    "mnist-mini": ("fashion-mnist",),
+    "mnist": ("fashion-mnist",),
+    "fashion-mnist": ("mnist",),
+    "cifar10": ("svhn", "cifar100", "mnist", "fashion-mnist"),
+    "cifar100": ("svhn", "cifar10", "mnist", "fashion-mnist"),
+    "svhn": ("cifar10", "mnist", "fashion-mnist"),
+}
+"""What a data set is told apart from, where that is at hand."""
+
+_ROWS = 500
+"""How many rows of another data set a report and a comparison look at; `detect_unfamiliar` takes all."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FinishedRun:
+    """A posterior with its recipe, its data, and what its folder holds beside."""
+
+    name: str
+    path: Path
+    posterior: Posterior
+    recipe: Recipe
+    data: Data
+    results: dict[str, Any]
+    history: list[dict[str, Any]]
+
+    def draws(self, num_samples: int | None = None) -> int:
+        """How many draws to score with: those asked for, else the recipe's; one of a point, which has no more."""
+        return draws_of(self.posterior, num_samples or self.recipe.num_samples)
+
+    def evaluate(self, num_samples: int | None = None) -> Evaluation:
+        """Score the test rows with `draws(num_samples)`."""
+        test = self.data.test
+        return evaluate_rows(self.posterior, test.x, test.y, self.draws(num_samples), seed=self.recipe.seed)
+
+
+def open_run(path: str | Path, data_root: str | Path | None = None) -> FinishedRun:
+    """Open a run folder or a shipped posterior with its data."""
+    posterior = load(path)
+    told = posterior.info.get("recipe")
+    if told is None:
+        raise ValueError(f"{path} was not trained from a recipe, so its data are unknown: use pyro_bnn.analysis on it")
+    recipe, folder = Recipe.build(told), Path(path)
+    arguments = {"val_fraction": recipe.val_fraction, "seed": recipe.seed, **recipe.data_args}
+    data = load_data(recipe.data, root=data_root, **arguments)
+    results, lines = folder / "results.json", folder / "metrics.jsonl"
+    return FinishedRun(
+        folder.name or str(path),
+        folder,
+        posterior,
+        recipe,
+        data,
+        json.loads(results.read_text()) if results.is_file() else {},
+        [json.loads(line) for line in lines.read_text().splitlines()] if lines.is_file() else [],
+    )
+
+
+def unfamiliar(
+    posterior: Posterior, name: str, data_root: str | Path | None = None, *, download: bool = True
+) -> Tensor:
+    """
+    Return the test inputs of another data set, standardised with the statistics of the posterior's own rows.
+
+    Grey images go to a colour network with three equal channels, small ones to a larger with a black margin.
+    """
+    shape = posterior.info["input_shape"]
+    raw = _fitted(load_data(name, root=data_root, standardise=False, download=download).test.x, shape)
+    if list(raw.shape[1:]) != list(shape):
+        raise ValueError(
+            f"{name} has inputs of shape {tuple(raw.shape[1:])}, this posterior takes {tuple(shape)}: choose another"
+        )
+    return posterior.standardise(raw)
+
+
+def _fitted(images: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return images (N, 1, h, w) as (N, C, H, W), in every channel and amid a black margin; others as they are."""
+    if images.ndim != 4 or len(shape) != 3 or images.shape[1] not in (1, shape[0]):
+        return images
+    (channels, *size), (h, w) = shape, images.shape[2:]
+    rows, columns = size[0] - h, size[1] - w
+    if rows < 0 or columns < 0:
+        return images
+    margins = (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2)
+    return torch.nn.functional.pad(images.expand(-1, channels, -1, -1), margins)
+
+
+def sister_sets(run: FinishedRun, rows: int, data_root: str | Path | None = None) -> dict[str, Tensor]:
+    """Return the first rows of the data sets that a run is usually told apart from, as far as they are there."""
+    found = {}
+    for name in UNFAMILIAR.get(run.data.name, ()):
+        try:
+            found[name] = unfamiliar(run.posterior, name, data_root, download=False)[:rows]
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def default_unfamiliar(run: FinishedRun, data_root: str | Path | None = None) -> dict[str, Tensor]:
+    """Return what a run is told apart from by default: a sister data set if it is there, noise, shuffled pixels."""
+    return {**sister_sets(run, _ROWS, data_root), **default_outside(run.data.test.x, run.recipe.seed)}
+
+
+def detect_unfamiliar(
+    path: str | Path, name: str, *, num_samples: int | None = None, data_root: str | Path | None = None
+) -> dict[str, dict[str, float]]:
+    """
+    Tell all test rows of a run from all those of another data set; AUROC and FPR95 of every score.
+
+    :param name: the other data set, such as "fashion-mnist" for a run on "mnist".
+    :param num_samples: draws; default the recipe's, and one for a point.
+    """
+    run = open_run(path, data_root)
+    outside = unfamiliar(run.posterior, name, data_root)
+    return detect(run.posterior, run.data.test.x, outside, run.draws(num_samples), seed=run.recipe.seed)
+
+
+def report(
+    path: str | Path,
+    *,
+    out: str | Path | None = None,
+    twin: str | Path | None = None,
+    ood: Sequence[str] = (),
+    num_samples: int | None = None,
+    data_root: str | Path | None = None,
+) -> Path:
+    """
+    Write `report.html` of a run and return where it is.
+
+    :param out: the folder to write to; default the run folder.
+    :param twin: another run on the same data to show beside, usually deterministic; default the run's folder `twin`.
+    :param ood: data sets to tell apart from the test rows; default see `default_unfamiliar`.
+    """
+    run = open_run(path, data_root)
+    folder = run.path if out is None else Path(out)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no folder {folder} to write the report to: give an existing one with --out (out=)")
+    outside = None
+    if run.data.task == "classification":
+        named = {name: unfamiliar(run.posterior, name, data_root)[:_ROWS] for name in ood}
+        outside = named or default_unfamiliar(run, data_root)
+    own_twin = posterior_folder(path) / "twin"
+    if twin is None and (own_twin / "posterior.json").is_file():
+        twin = own_twin
+    test, val, export = run.data.test, run.data.val, run.path / "posterior.nc"
+    trained = f"{run.name}/recipe.toml" if (run.path / "recipe.toml").is_file() else run.recipe.name
+    return write_report(
+        folder,
+        run.posterior,
+        (test.x, test.y),
+        None if val is None else (val.x, val.y),
+        history=run.history,
+        results=run.results,
+        evaluation=run.evaluate(num_samples),
+        outside=outside,
+        twin=None if twin is None else _twin(run, open_run(twin, data_root)),
+        recipe_toml=run.recipe.to_toml(),
+        command=f"pyro-bnn train {trained} --out {run.name}-again",
+        loo=loo_of(export) if export.is_file() else None,
+        seed=run.recipe.seed,
+    )
+
+
+def _twin(run: FinishedRun, other: FinishedRun) -> Twin:
+    _check_same_test(run, other)
+    evaluation, temperature = other.evaluate(), None
+    if isinstance(evaluation, ClassEvaluation) and other.data.val is not None:
+        val = (other.data.val.x, other.data.val.y)
+        temperature = fitted_temperature(other.posterior, val, evaluation.num_samples, other.recipe.seed)
+    return Twin(other.name, other.posterior, evaluation, temperature)
+
+
+# -- comparing -----------------------------------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Runs side by side, best held-out elpd first: metrics by name, and the table of `compare_held_out`."""
+
+    rows: list[dict[str, Any]]
+    held_out: Any
+
+
+def _raw(run: FinishedRun) -> tuple[Tensor, Tensor]:
+    x, y = run.data.test.x, run.data.test.y
+    x = plain(x) if run.data.standardiser is None else run.data.standardiser.invert(x)
+    return x, in_units(run.posterior, y)
+
+
+def _check_same_test(first: FinishedRun, other: FinishedRun) -> None:
+    """Refuse runs that were scored on different classes or rows."""
+    a, b = first.data, other.data
+    if a.task != b.task:
+        raise ValueError(f"{first.name} is a {a.task} and {other.name} a {b.task}: compare runs on the same data")
+    if a.class_names != b.class_names:
+        raise ValueError(
+            f"{first.name} knows the classes {', '.join(a.class_names or ())} and {other.name} "
+            f"{', '.join(b.class_names or ())}: compare runs on the same classes"
+        )
+    (x, y), (x_other, y_other) = _raw(first), _raw(other)
+    same = x.shape == x_other.shape and y.shape == y_other.shape and torch.allclose(y, y_other, atol=1e-4)
+    if not same or not torch.allclose(x, x_other, atol=1e-4):
+        raise ValueError(
+            f"{first.name} ({a.name}, {len(y)} test rows) and {other.name} ({b.name}, {len(y_other)}) were scored on "
+            f"different test rows: compare runs with the same data, split and test size"
+        )
+
+
+def compare(
+    paths: Sequence[str | Path],
+    *,
+    num_samples: int | None = None,
+    ood: str | None = None,
+    data_root: str | Path | None = None,
+) -> Comparison:
+    """
+    Score runs on the same test rows: metrics, held-out elpd with paired differences, and seconds of training.
+
+    :param ood: a data set to tell apart from the test rows, for a column of AUROC by entropy; default the sister set
+        if it is at hand, else noise.
+    """
+    if len(paths) < 2:
+        raise ValueError(f"{len(paths)} run to compare: give at least two")
+    if len({str(p) for p in paths}) < len(paths):
+        raise ValueError("the same run is given twice: give different ones")
+    runs = [open_run(path, data_root) for path in paths]
+    for other in runs[1:]:
+        _check_same_test(runs[0], other)
+    names = [run.name for run in runs]
+    names = names if len(set(names)) == len(names) else [str(path) for path in paths]
+    found = {name: run.evaluate(num_samples) for name, run in zip(names, runs, strict=True)}
+    table = compare_held_out({name: held_out_elpd(e.log_density, e.num_samples) for name, e in found.items()})
+    rows = []
+    for name in table.index:
+        run, evaluation = runs[names.index(name)], found[name]
+        row: dict[str, Any] = {
+            "run": name,
+            "kind": posterior_kind(run.posterior),
+            "num_samples": evaluation.num_samples,
+        }
+        row |= {k: v for k, v in evaluation.table["s_draws"].items() if k in _COMPARED}
+        if isinstance(evaluation, ClassEvaluation):
+            against, x = _unfamiliar_for(run, ood, data_root)
+            outside = accumulate(run.posterior, x, evaluation.num_samples, run.recipe.seed)
+            row |= {"ood": against, "ood_auroc": auroc(evaluation.entropy, outside.total)}
+        row |= {key: float(table.loc[name, key]) for key in table.columns}
+        row["seconds"] = run.results.get("seconds", {}).get("train")
+        rows.append(row)
+    return Comparison(rows, table)
+
+
+_COMPARED = ("accuracy", "pred_nll", "ece", "brier", "rmse", "coverage_0.9")
+
+
+def _unfamiliar_for(run: FinishedRun, ood: str | None, data_root: str | Path | None) -> tuple[str, Tensor]:
+    if ood is not None:
+        return ood, unfamiliar(run.posterior, ood, data_root)[:_ROWS]
+    return next(iter(default_unfamiliar(run, data_root).items()))
