@@ -394,7 +394,9 @@ NUMBERS: dict[str, Place] = {
     "dict, key asked for": _inside(
         lambda v: {}, lambda k: 2.0 if "beta" in k else 1.0, lambda k, v: _set_item(k, v, "beta")
     ),
-    "dict, order": _inside(lambda v: {"a": 1.0, "b": 2.0}, lambda k: next(iter(k.values())), lambda k, v: k.pop("a", None)),
+    "dict, order": _inside(
+        lambda v: {"a": 1.0, "b": 2.0}, lambda k: next(iter(k.values())), lambda k, v: k.pop("a", None)
+    ),
     "dict of dicts": _inside(lambda v: {"a": {"b": v}}, lambda k: k["a"]["b"], lambda k, v: _set_item(k["a"], v, "b")),
     "defaultdict": _inside(
         lambda v: collections.defaultdict(lambda: 1.0), lambda k: k["beta"], lambda k, v: _set_item(k, v, "beta")
