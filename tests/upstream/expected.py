@@ -33,6 +33,11 @@ _EXACT = "The guide is the exact posterior, where the total derivative has no no
 _DIVERGES = "At a learning rate of 1 from single draws: with this estimator's noise the training diverges."
 _BASELINE = "A checkpoint of optimizer and parameters alone has no baselines; `fit` keeps them, `state_dict` has them."
 
+_STATE = (
+    "The test reads Pyro's layout of an optimizer's state; here one state holds all parameters, each with its name."
+)
+
+_OPTIM = "pyro.optim -> pyro_bnn.optim"
 _FLAT = "Trace_ELBO -> FlatMeanField_ELBO"
 _PATH = "Trace_ELBO -> TracePathDerivative_ELBO"
 _SCORE = "Trace_ELBO -> TraceScoreFunction_ELBO"
@@ -128,4 +133,5 @@ EXPECTED: dict[tuple[str, str], str] = {
     (_SCORE, "infer/reparam/test_conjugate.py::test_beta_binomial_elbo"): _EXACT,
     (_SCORE, "infer/reparam/test_conjugate.py::test_gaussian_hmm_elbo[*]"): _EXACT,
     (_SCORE, "optim/test_optim.py::test_checkpoint[*]"): _BASELINE,
+    (_OPTIM, "optim/test_optim.py::OptimTests::test_per_param_optim"): _STATE,
 }
