@@ -44,7 +44,7 @@ def _counted(name: str, base: Any, **fixed: Any) -> Any:
 
 
 def _optimizer(name: str, base: Any) -> Any:
-    """Return a subclass of an optimizer that shows its one torch optimizer under every parameter, as Pyro's do theirs."""
+    """Return a subclass of an optimizer that shows its one torch optimizer under every parameter, as Pyro does."""
     counted = _counted(name, base)
 
     def step(self: Any, params: Any) -> None:
