@@ -3,8 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 OUT ?= runs/lenet5-mnist-mini
+# The Pythons of `make test-versions`.
+OLDEST ?= python3.10
+NEWEST ?= python3.13
 
-.PHONY: train test test-all lint types dist-check notebooks bench format clean
+.PHONY: train test test-all test-versions test-minima test-newest lint types dist-check notebooks bench format clean
 
 train: $(READY)
 	$(BIN)/pyro-bnn train lenet5-mnist-mini --out $(OUT)
@@ -14,6 +17,15 @@ test: $(READY)
 
 test-all: $(READY)
 	$(BIN)/python -m pytest -m ""
+
+# a subset on the versions that pyproject.toml promises, each in an environment of its own
+test-versions: test-minima test-newest
+
+test-minima: $(READY)
+	$(BIN)/python .ci/versions.py minima --python $(OLDEST)
+
+test-newest: $(READY)
+	$(BIN)/python .ci/versions.py newest --python $(NEWEST)
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -44,4 +56,4 @@ $(READY): pyproject.toml
 	touch $@
 
 clean:
-	rm -rf .venv build dist *.egg-info
+	rm -rf .venv .venv-versions build dist *.egg-info

@@ -35,28 +35,28 @@ MEMBERS = 4
 SEEDS = (0, 1, 2)
 
 IMAGES: dict[str, dict[str, Any]] = {
-    "maximum likelihood": {"posterior": "ml"},
-    "MAP": {"posterior": "map"},
-    "MC dropout, 0.05": {"posterior": {"name": "mc_dropout", "rate": 0.05}},
-    "mean field (SVI)": {"posterior": "svi"},
-    "low rank 5 (SVI)": {"posterior": "svi", "guide": {"name": "low_rank", "rank": 5}},
-    "SWA of mean field": {"posterior": {"name": "swa", "start": 8, "cycle": 1, "low": 0.05}},
-    "EMA of mean field": {"posterior": {"name": "ema", "decay": 0.95}},
-    "HWA, total": {"posterior": {"name": "hwa", "start": 8, "cycle": 1, "low": 0.05}},
-    "HWA, within": {"posterior": {"name": "hwa", "start": 8, "cycle": 1, "low": 0.05, "variance": "within"}},
-    "HWA, trajectory": {"posterior": {"name": "hwa", "start": 8, "cycle": 1, "low": 0.05, "variance": "trajectory"}},
-    "HWA, literal": {"posterior": {"name": "hwa", "start": 8, "cycle": 1, "low": 0.05, "variance": "literal"}},
-    "low rank 4 (trajectory)": {"posterior": {"name": "low_rank", "start": 8, "cycle": 1, "low": 0.05}},
-    "SGLD": {"posterior": {"name": "sgld", "lr": 0.1, "draws": DRAWS}},
-    "preconditioned SGLD": {"posterior": {"name": "sgld", "lr": 4e-3, "draws": DRAWS, "precondition": 0.99}},
-    "cyclic SGLD": {"posterior": {"name": "cyclic_sgld", "lr": 0.1, "draws": DRAWS, "cycles": 3, "explore": 0.7}},
-    "LMC (full batch)": {"posterior": {"name": "lmc", "lr": 0.1, "draws": DRAWS}},
+    "maximum likelihood": {"method": "ml"},
+    "MAP": {"method": "map"},
+    "MC dropout, 0.05": {"method": {"name": "mc_dropout", "rate": 0.05}},
+    "mean field (SVI)": {"method": "svi"},
+    "low rank 5 (SVI)": {"method": "svi", "guide": {"name": "low_rank", "rank": 5}},
+    "SWA of mean field": {"method": {"name": "swa", "start": 8, "cycle": 1, "low": 0.05}},
+    "EMA of mean field": {"method": {"name": "ema", "decay": 0.95}},
+    "HWA, total": {"method": {"name": "hwa", "start": 8, "cycle": 1, "low": 0.05}},
+    "HWA, within": {"method": {"name": "hwa", "start": 8, "cycle": 1, "low": 0.05, "variance": "within"}},
+    "HWA, trajectory": {"method": {"name": "hwa", "start": 8, "cycle": 1, "low": 0.05, "variance": "trajectory"}},
+    "HWA, literal": {"method": {"name": "hwa", "start": 8, "cycle": 1, "low": 0.05, "variance": "literal"}},
+    "low rank 4 (trajectory)": {"method": {"name": "low_rank", "start": 8, "cycle": 1, "low": 0.05}},
+    "SGLD": {"method": {"name": "sgld", "lr": 0.1, "draws": DRAWS}},
+    "preconditioned SGLD": {"method": {"name": "sgld", "lr": 4e-3, "draws": DRAWS, "precondition": 0.99}},
+    "cyclic SGLD": {"method": {"name": "cyclic_sgld", "lr": 0.1, "draws": DRAWS, "cycles": 3, "explore": 0.7}},
+    "LMC (full batch)": {"method": {"name": "lmc", "lr": 0.1, "draws": DRAWS}},
     f"ensemble of {MEMBERS} MAP": {
-        "posterior": {"name": "ensemble", "of": "map", "members": MEMBERS},
+        "method": {"name": "ensemble", "of": "map", "members": MEMBERS},
         "epochs": EPOCHS // MEMBERS,
     },
     f"ensemble of {MEMBERS} mean field": {
-        "posterior": {"name": "ensemble", "of": "svi", "members": MEMBERS},
+        "method": {"name": "ensemble", "of": "svi", "members": MEMBERS},
         "epochs": EPOCHS // MEMBERS,
     },
 }
@@ -155,26 +155,26 @@ WAVE: dict[str, Any] = {
     "schedule": "cosine",
 }
 FUNCTIONS: dict[str, dict[str, Any]] = {
-    "maximum likelihood": {"posterior": "ml"},
-    "MAP": {"posterior": "map"},
-    "MC dropout, 0.1": {"posterior": {"name": "mc_dropout", "rate": 0.1}},
-    "mean field (SVI)": {"posterior": "svi"},
-    "low rank 5 (SVI)": {"posterior": "svi", "guide": {"name": "low_rank", "rank": 5}, "estimator": "analytic"},
-    "HWA, total": {"posterior": {"name": "hwa", "start": 1000, "cycle": 40}},
-    "low rank 10 (trajectory)": {"posterior": {"name": "low_rank", "start": 1000, "cycle": 40}},
+    "maximum likelihood": {"method": "ml"},
+    "MAP": {"method": "map"},
+    "MC dropout, 0.1": {"method": {"name": "mc_dropout", "rate": 0.1}},
+    "mean field (SVI)": {"method": "svi"},
+    "low rank 5 (SVI)": {"method": "svi", "guide": {"name": "low_rank", "rank": 5}, "estimator": "analytic"},
+    "HWA, total": {"method": {"name": "hwa", "start": 1000, "cycle": 40}},
+    "low rank 10 (trajectory)": {"method": {"name": "low_rank", "start": 1000, "cycle": 40}},
     "SGLD, batches of 5": {
-        "posterior": {"name": "sgld", "lr": 2e-3, "draws": 200, "burn_in": 250},
+        "method": {"name": "sgld", "lr": 2e-3, "draws": 200, "burn_in": 250},
         "batch_size": 5,
         "epochs": 1250,
     },
     "preconditioned SGLD, batches of 5": {
-        "posterior": {"name": "sgld", "lr": 5e-4, "draws": 200, "burn_in": 250, "precondition": 0.99},
+        "method": {"name": "sgld", "lr": 5e-4, "draws": 200, "burn_in": 250, "precondition": 0.99},
         "batch_size": 5,
         "epochs": 1250,
     },
-    "LMC": {"posterior": {"name": "lmc", "lr": 5e-3, "draws": 200, "burn_in": 1000}, "epochs": 5000},
-    "ensemble of 5 MAP": {"posterior": {"name": "ensemble", "of": "map", "members": 5}, "epochs": 1000},
-    "ensemble of 5 mean field": {"posterior": {"name": "ensemble", "of": "svi", "members": 5}, "epochs": 1000},
+    "LMC": {"method": {"name": "lmc", "lr": 5e-3, "draws": 200, "burn_in": 1000}, "epochs": 5000},
+    "ensemble of 5 MAP": {"method": {"name": "ensemble", "of": "map", "members": 5}, "epochs": 1000},
+    "ensemble of 5 mean field": {"method": {"name": "ensemble", "of": "svi", "members": 5}, "epochs": 1000},
 }
 
 
@@ -220,8 +220,7 @@ def against_nuts(quick: bool) -> tuple[dict[str, dict[str, float]], dict[str, An
     with tempfile.TemporaryDirectory() as folder:
         common = {**WAVE, "data": write_wave(Path(folder))}
         runs = [
-            train("lenet5-mnist-mini", progress=False, **{**common, "posterior": chains, "seed": seed})
-            for seed in (0, 1)
+            train("lenet5-mnist-mini", progress=False, **{**common, "method": chains, "seed": seed}) for seed in (0, 1)
         ]
         facts = [{**run.results["facts"], "seconds": run.results["seconds"]["train"]} for run in runs]
         print(json.dumps(facts), flush=True)
@@ -232,8 +231,8 @@ def against_nuts(quick: bool) -> tuple[dict[str, dict[str, float]], dict[str, An
         }
         for name, settings in FUNCTIONS.items():
             short = {"epochs": 20} if quick else {}
-            if quick and not isinstance(settings["posterior"], str):
-                settings = {**settings, "posterior": {k: v for k, v in settings["posterior"].items() if k not in _LONG}}
+            if quick and not isinstance(settings["method"], str):
+                settings = {**settings, "method": {k: v for k, v in settings["method"].items() if k not in _LONG}}
             run = train("lenet5-mnist-mini", progress=False, **{**common, **settings, **short})
             found[name] = {
                 **distance(functions(run, 200), reference),

@@ -5,164 +5,66 @@ Everything a recipe names is built and checked here before anything runs or is w
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, final
 
 import pyro
-import torch
 from pyro.infer import ELBO
-from pyro.optim import PyroOptim
-from torch import nn
 
-from pyro_bnn.data import AUGMENTATIONS, DATASETS, Data, load_data
-from pyro_bnn.guides import AutoDropout, AutoLowRankNormal, AutoMeanFieldNormal, AutoPoint, StoredDraws
-from pyro_bnn.inference.elbo import ESTIMATORS as PYRO_ESTIMATORS
+from pyro_bnn.common.contract import contract_of
+from pyro_bnn.data import Data, load_data
 from pyro_bnn.inference.elbo import TraceColdPosterior_ELBO
-from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
 from pyro_bnn.inference.kl import KL_WEIGHTS, KLWeight, from_spec, tempered
-from pyro_bnn.inference.reparam import flipout, local_reparameterization
-from pyro_bnn.methods import POSTERIORS, Trainer, make_trainer
-from pyro_bnn.models import (
-    BNN,
-    CVNN,
-    MLP,
-    VGG,
-    DenseNet121,
-    LeNet5,
-    OneHiddenLayer,
-    PatchTransformer,
-    Perceptron,
-    ResNet20,
-    ResNet34,
-    WideResNet,
-    likelihoods,
-    penalty_priors,
-    priors,
-)
-from pyro_bnn.optim import OPTIMIZERS, SCHEDULES, PerSite, TorchOptim, TwinPlateau, make_schedule
-from pyro_bnn.penalties import L1, L2, GroupLasso, UsualPenaltyPrior
-from pyro_bnn.posterior.rebuild import build_guide, build_model, build_prior
+from pyro_bnn.inference.low_rank_elbo import TraceLowRank_ELBO
+from pyro_bnn.methods import Method, make_method
+from pyro_bnn.models import BNN
+from pyro_bnn.models.likelihoods import Likelihood
+from pyro_bnn.optim import PerSite, TorchOptim, TwinPlateau, make_schedule
+from pyro_bnn.posterior.rebuild import build_guide, build_model, build_prior, build_program
 from pyro_bnn.recipe import Recipe, recipe_names
+from pyro_bnn.registry import look_up, names
 
-__all__ = ["Assembly", "assemble", "build_guide", "build_model", "build_prior", "catalogue", "resolve"]
-
-
-def _channel_args(data: Data) -> dict[str, Any]:
-    if len(data.input_shape) != 3:
-        raise ValueError(f"data {data.name!r} has inputs of shape {data.input_shape}, not images: use model='mlp'")
-    return {"in_channels": data.input_shape[0], "num_classes": data.num_outputs}
-
-
-def _image_args(data: Data) -> dict[str, Any]:
-    channels = _channel_args(data)
-    _, height, width = data.input_shape
-    if height != width:
-        raise ValueError(f"data {data.name!r} has images of {height}x{width}; this network takes square ones")
-    return {**channels, "image_size": height}
-
-
-def _flat_args(data: Data) -> dict[str, Any]:
-    return {"in_features": int(torch.Size(data.input_shape).numel()), "out_features": data.num_outputs}
-
-
-NETWORKS: dict[str, tuple[type[nn.Module], Callable[[Data], dict[str, Any]]]] = {
-    "lenet5": (LeNet5, _image_args),
-    "mlp": (MLP, _flat_args),
-    "perceptron": (Perceptron, _flat_args),
-    "cvnn": (CVNN, _image_args),
-    "vgg": (VGG, _image_args),
-    "one_hidden_layer": (OneHiddenLayer, _flat_args),
-    "resnet20": (ResNet20, _channel_args),
-    "resnet34": (ResNet34, _channel_args),
-    "densenet121": (DenseNet121, _channel_args),
-    "wide_resnet": (WideResNet, _channel_args),
-    "patch_transformer": (PatchTransformer, _image_args),
-}
-
-
-PRIORS: dict[str, type[priors.Prior]] = {
-    "normal": priors.Normal,
-    "kaiming": priors.Kaiming,
-    "xavier": priors.Xavier,
-    "fan_in": priors.FanIn,
-    "laplace": priors.Laplace,
-    "scale_mixture": priors.ScaleMixture,
-    "l2_penalty": penalty_priors.L2Prior,
-    "l1_penalty": penalty_priors.L1Prior,
-    "group_lasso": penalty_priors.GroupLassoPrior,
-    "usual_penalty": UsualPenaltyPrior,
-}
-
-
-PENALTIES: dict[str, Callable[..., Any]] = {"L2": L2, "L1": L1, "GroupLasso": GroupLasso}
-
-
-LIKELIHOODS: dict[str, type[likelihoods.Likelihood]] = {
-    "categorical": likelihoods.Categorical,
-    "bernoulli": likelihoods.Bernoulli,
-    "gaussian": likelihoods.Gaussian,
-    "learned_gaussian": likelihoods.LearnedGaussian,
-    "heteroscedastic_gaussian": likelihoods.HeteroscedasticGaussian,
-}
-
-
-GUIDES: dict[str, Callable[..., Any]] = {"mean_field": AutoMeanFieldNormal, "low_rank": AutoLowRankNormal}
-
-
-FITTED: dict[str, Callable[..., Any]] = {"dropout": AutoDropout, "point": AutoPoint, "stored_draws": StoredDraws}
-
-
-"""Guides that only the kinds of posterior make."""
-
-
-LAYERS: dict[str, Callable[[], Any]] = {
-    "plain": nullcontext,
-    "local": local_reparameterization,
-    "flipout": flipout,
-}
+__all__ = [
+    "Assembly",
+    "assemble",
+    "build_elbo",
+    "build_guide",
+    "build_model",
+    "build_optimizer",
+    "build_prior",
+    "catalogue",
+    "resolve",
+]
 
 
 CLIPPING = ("clip_norm", "clip_value")
-
-
-ESTIMATORS: dict[str, Callable[..., ELBO]] = {**PYRO_ESTIMATORS, "analytic": FlatMeanField_ELBO}
 
 
 def catalogue() -> dict[str, list[str]]:
     """Return every name a recipe can use, by kind."""
     return {
         "recipes": recipe_names(),
-        "models": sorted(NETWORKS),
-        "data": list(DATASETS),
-        "priors": sorted(PRIORS),
-        "likelihoods": sorted(LIKELIHOODS),
-        "guides": sorted(GUIDES),
-        "kinds": sorted(POSTERIORS),
-        "estimators": sorted(ESTIMATORS),
-        "layers": sorted(LAYERS),
+        **{kind: names(kind) for kind in ("models", "data", "priors", "likelihoods")},
+        "guides": [name for name in names("guides") if name not in _MADE_BY_METHODS],
+        **{kind: names(kind) for kind in ("methods", "estimators", "layers")},
         "kl": sorted(KL_WEIGHTS),
-        "optimizers": sorted(OPTIMIZERS),
-        "schedules": sorted(SCHEDULES),
-        "augmentations": sorted(AUGMENTATIONS),
+        **{kind: names(kind) for kind in ("optimizers", "schedules", "augmentations")},
     }
 
 
-def _look_up(kind: str, name: Any, table: Mapping[str, Any]) -> Any:
-    if name not in table:
-        raise ValueError(f"unknown {kind} {name!r}; choose one of {', '.join(sorted(table))}")
-    return table[name]
+_MADE_BY_METHODS = ("dropout", "point", "stored_draws")
 
 
-def _construct(kind: str, spec: Mapping[str, Any], table: Mapping[str, Callable[..., Any]], *args: Any) -> Any:
+def _construct(kind: str, spec: Mapping[str, Any], *args: Any) -> Any:
     """Build what `spec` = {name, numbers...} describes."""
     numbers = {key: value for key, value in spec.items() if key != "name"}
-    make = _look_up(kind, spec["name"], table)
+    make = look_up(kind, spec["name"])
     try:
         return make(*args, **numbers)
     except TypeError as error:
-        raise ValueError(f"{kind} {spec['name']!r} with {numbers}: {error}") from error
+        raise ValueError(f"{kind.removesuffix('s')} {spec['name']!r} with {numbers}: {error}") from error
 
 
 @final
@@ -172,39 +74,58 @@ class Assembly:
 
     recipe: Recipe
     data: Data
-    model: BNN
+    model: Any
     guide: Any
-    optim: PyroOptim
-    elbo: ELBO
     kl: KLWeight
     augment: Callable[..., Any] | None
-    trainer: Trainer
+    method: Method
     layers: Callable[[], AbstractContextManager[Any]]
 
     def new_guide(self) -> Any:
-        """Return another guide, as the recipe describes it, from the random state as it is."""
-        return _construct("guide", self.recipe.guide, GUIDES, self.model)
+        """Return another guide, as the method makes it, from the random state as it is."""
+        return self.method.make_guide(self.recipe, self.model)
+
+    def optimizer(self, guide: Any, recipe: Recipe | None = None, *, loc: TorchOptim | None = None) -> PerSite:
+        """
+        Return a new optimizer of the recipe's for what a guide has: means, deviations, and the model's own parameters.
+
+        :param recipe: another recipe than this one's, with another schedule.
+        :param loc: what moves the means, in the place of the recipe's.
+        """
+        chosen = self.recipe if recipe is None else recipe
+        return build_optimizer(chosen, scale=contract_of(guide).trains_scales, loc=loc)
+
+    def elbo(self, guide: Any) -> ELBO:
+        """Return the recipe's ELBO; for `analytic` the one that has this guide's KL in closed form."""
+        return build_elbo(self.recipe, guide)
 
 
 def resolve(recipe: Recipe, data: Data) -> Recipe:
     """Return the recipe with what follows from the data spelled out: the network's sizes and the likelihood."""
-    _, sizes = _look_up("model", recipe.model, NETWORKS)
+    if recipe.program:
+        return recipe
     likelihood = dict(recipe.likelihood)
     if likelihood["name"] == "auto":
         likelihood["name"] = "categorical" if data.task == "classification" else "learned_gaussian"
-    args = sizes(data)
-    if likelihood["name"] == "heteroscedastic_gaussian" and "out_features" in args:
-        args["out_features"] *= 2
-    if likelihood["name"] == "bernoulli" and "out_features" in args:
-        args["out_features"] = 1
+    law: Likelihood = _construct("likelihoods", likelihood)
+    if (law.task == "classification") != (data.task == "classification"):
+        raise ValueError(
+            f"likelihood {likelihood['name']!r} is for {law.task} and data {data.name!r} are for {data.task}: choose "
+            "another likelihood, or say with data_args.task what the targets are"
+        )
+    sized_for = getattr(look_up("models", recipe.model), "sized_for", None)
+    args = {} if sized_for is None else sized_for(data.input_shape, data.num_outputs)
+    args.update({key: law.outputs(args[key]) for key in ("out_features", "num_classes") if key in args})
     return recipe.changed({"model_args": {**args, **recipe.model_args}, "likelihood": likelihood})
 
 
-def _optimizer(recipe: Recipe, *, scale: bool = True) -> PyroOptim:
+def build_optimizer(recipe: Recipe, *, scale: bool = True, loc: TorchOptim | None = None) -> PerSite:
     """
-    Build PerSite from the groups, without `scale` for a point.
+    Build PerSite from a recipe's groups, without `scale` for a point.
 
     A twin plateau watches both, any other schedule goes to each group's optimizer.
+
+    :param loc: what moves the means, in the place of the recipe's.
     """
     shared = make_schedule(**recipe.schedule)
     twin = shared if isinstance(shared, TwinPlateau) else None
@@ -212,7 +133,7 @@ def _optimizer(recipe: Recipe, *, scale: bool = True) -> PyroOptim:
     def one(table: Mapping[str, Any]) -> TorchOptim:
         numbers = {key: value for key, value in table.items() if key not in ("name", "schedule", *CLIPPING)}
         clipping = {key: table[key] for key in CLIPPING if key in table}
-        algorithm = _look_up("optimizer", table["name"], OPTIMIZERS)
+        algorithm = look_up("optimizers", table["name"])
         if "batch_size" in algorithm.arguments():
             numbers.setdefault("batch_size", recipe.batch_size)
         own = table.get("schedule")
@@ -220,17 +141,20 @@ def _optimizer(recipe: Recipe, *, scale: bool = True) -> PyroOptim:
         return cast(TorchOptim, algorithm(numbers, clipping or None, schedule=schedule))
 
     groups = recipe.optim
-    other = None if groups.other == groups.loc else one(groups.other)
+    other = None if loc is None and groups.other == groups.loc else one(groups.other)
     turns: dict[str, Any] = {"frozen": tuple(groups.frozen), "alternate": groups.alternate or None}
+    if loc is not None:
+        turns = {}
     spread = one(groups.scale) if scale else None
-    return PerSite(loc=one(groups.loc), scale=spread, other=other, schedule=twin, **turns)
+    return PerSite(loc=one(groups.loc) if loc is None else loc, scale=spread, other=other, schedule=twin, **turns)
 
 
 def _table(value: Any) -> dict[str, Any]:
     return {"name": value} if isinstance(value, str) else dict(value)
 
 
-def _estimator(recipe: Recipe) -> ELBO:
+def build_elbo(recipe: Recipe, guide: Any) -> ELBO:
+    """Return a recipe's ELBO; `analytic` is the one that has this guide's KL in closed form."""
     if recipe.temperature != 1:
         if recipe.estimator["name"] != "analytic":
             raise ValueError(
@@ -239,46 +163,77 @@ def _estimator(recipe: Recipe) -> ELBO:
             )
         return TraceColdPosterior_ELBO(temperature=recipe.temperature)
     named = {key: value for key, value in recipe.estimator.items() if key != "layers"}
-    return _construct("estimator", named, ESTIMATORS)  # type: ignore[no-any-return]
+    elbo: ELBO = _construct("estimators", named)
+    if named["name"] == "analytic" and contract_of(guide).analytic_elbo == "low_rank":
+        return TraceLowRank_ELBO(num_particles=elbo.num_particles)  # type: ignore[no-untyped-call]
+    return elbo
 
 
 def _layers(recipe: Recipe) -> Callable[[], AbstractContextManager[Any]]:
     """Return how layers turn weight noise into outputs: `estimator = {name = "analytic", layers = "flipout"}`."""
-    make = _look_up("layers", recipe.estimator.get("layers", "plain"), LAYERS)
+    make = look_up("layers", recipe.estimator.get("layers", "plain"))
     return cast(Callable[[], AbstractContextManager[Any]], make)
+
+
+def _model(recipe: Recipe, num_data: int) -> Any:
+    if recipe.program:
+        return build_program(look_up("models", recipe.program), recipe.program_args, num_data)
+    net = _construct("models", {"name": recipe.model, **recipe.model_args})
+    prior, likelihood = _construct("priors", recipe.prior), _construct("likelihoods", recipe.likelihood)
+    return BNN(net, prior, likelihood, num_data, random=recipe.random or None)
+
+
+def _check_watched(recipe: Recipe, data: Data) -> None:
+    """Refuse a plateau whose metric no epoch will have, or that gets better as it rises."""
+    watched = ("nll", "kl", "loss", *(() if data.val is None else ("val_nll",)))
+    tables = [
+        recipe.schedule,
+        *(getattr(recipe.optim, group).get("schedule", {}) for group in ("loc", "scale", "other")),
+    ]
+    for table in map(_table, tables):
+        metric = table.get("metric") if table.get("name") == "plateau" else None
+        if metric is not None and metric not in watched:
+            raise ValueError(
+                f"schedule.metric={metric!r} is nothing that falls from epoch to epoch here: pass one of "
+                f"{', '.join(watched)}, or set val_fraction above 0 for val_nll"
+            )
 
 
 def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
     """Build everything a recipe names; what does not exist or does not fit is refused here."""
-    _look_up("model", recipe.model, NETWORKS)
-    _look_up("guide", recipe.guide["name"], GUIDES)
-    _look_up("prior", recipe.prior["name"], PRIORS)
-    if recipe.likelihood["name"] != "auto":
-        _look_up("likelihood", recipe.likelihood["name"], LIKELIHOODS)
-    trainer = make_trainer(recipe.posterior).resolved(recipe)
-    recipe = recipe.changed({"posterior": {"name": recipe.posterior["name"], **trainer.spec()}})
-    augment = _look_up("augment", recipe.augment, AUGMENTATIONS)
-    optim = _optimizer(recipe)
-    elbo = _estimator(recipe)
+    if recipe.model is not None:
+        look_up("models", recipe.model)
+        look_up("priors", recipe.prior["name"])
+        if recipe.likelihood["name"] != "auto":
+            look_up("likelihoods", recipe.likelihood["name"])
+    look_up("guides", recipe.guide["name"])
+    method = make_method(recipe.method).resolved(recipe)
+    recipe = recipe.changed({"method": {"name": recipe.method["name"], **method.spec()}})
+    augment = None if recipe.augment == "none" else look_up("augmentations", recipe.augment)
+    build_optimizer(recipe)
     layers = _layers(recipe)
     kl = from_spec(recipe.kl) * tempered(recipe.eta)
+    counts = recipe.likelihood["name"] != "auto" and look_up("likelihoods", recipe.likelihood["name"]).task == "counts"
+    unit = {"standardise": "x"} if counts else {}  # counts stay counts
     data = load_data(
-        recipe.data, root=data_root, val_fraction=recipe.val_fraction, seed=recipe.seed, **recipe.data_args
+        recipe.data, root=data_root, val_fraction=recipe.val_fraction, seed=recipe.seed, **{**unit, **recipe.data_args}
     )
+    if unit and data.y_standardiser is not None:
+        raise ValueError(
+            f"data_args.standardise={recipe.data_args['standardise']!r} standardises the targets, and counts are never "
+            "standardised: leave it out, or pass 'x' or False"
+        )
     if recipe.batch_size > len(data.train):
         raise ValueError(
             f"batch_size={recipe.batch_size} is more than the {len(data.train)} training rows of {data.name!r}: "
             f"pass 1 to {len(data.train)}"
         )
+    _check_watched(recipe, data)
     recipe = resolve(recipe, data)
     pyro.set_rng_seed(recipe.seed)
-    network, _ = NETWORKS[recipe.model]
-    net = _construct("model", {"name": recipe.model, **recipe.model_args}, {recipe.model: network})
-    prior = _construct("prior", recipe.prior, PRIORS)
-    likelihood = _construct("likelihood", recipe.likelihood, LIKELIHOODS)
-    model = BNN(net, prior, likelihood, len(data.train), random=recipe.random or None)
-    guide = _construct("guide", recipe.guide, GUIDES, model)
-    augment = None if recipe.augment == "none" else augment
-    parts = Assembly(recipe, data, model, guide, optim, elbo, kl, augment, trainer, layers)
-    trainer.check(parts)
+    model = _model(recipe, len(data.train))
+    guide = method.make_guide(recipe, model)
+    build_elbo(recipe, guide)
+    parts = Assembly(recipe, data, model, guide, kl, augment, method, layers)
+    method.check(parts)
     return parts

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pyro_bnn.common.memory import keep_freed_memory
+from pyro_bnn.registry import trusting
+from pyro_bnn.version import __version__
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,6 +39,27 @@ _ROWS = {
     "rmse": ("RMSE", ""),
 }
 _COLUMNS = {"plug_in": "plug-in", "one_draw": "1 sample (mean ± sd)", "s_draws": "{s} samples"}
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(help="A package of yours whose classes or program a saved run may name; repeat."),
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """Bayesian neural networks as Pyro programs: train, score, predict."""
+    context.with_resource(trusting(*(trust or ())))
 
 
 def _console() -> "Console":
@@ -90,8 +113,9 @@ def list_names(
 ) -> None:
     """Show what there is: recipes, models, data, priors, guides, optimizers, posteriors, ..."""
     from pyro_bnn.assemble import catalogue
+    from pyro_bnn.runs.loading import shipped_posteriors
 
-    names = catalogue()
+    names = {**catalogue(), "posteriors": shipped_posteriors()}
     if kind is not None:
         if kind not in names:
             raise ValueError(f"unknown kind {kind!r}; the kinds are {', '.join(names)}")
@@ -150,7 +174,7 @@ def _details(kind: str, names: list[str]) -> list[str] | dict[str, dict[str, Any
         return {
             name: {
                 **{key: getattr(recipe, key) for key in ("description", "source", "model", "data")},
-                "posterior": recipe.posterior["name"],
+                "method": recipe.method["name"],
                 "budgets": [recipe.budget, *(["paper"] if recipe.paper else [])],
             }
             for name, recipe in recipes.items()

@@ -12,6 +12,7 @@ a CPU cannot do in reasonable time; `budget = "paper"` puts it in force, by the 
 import difflib
 import math
 import sys
+import warnings
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -92,13 +93,15 @@ class OptimRecipe(BaseModel):
 class Recipe(BaseModel):
     """One training: what, on which data, how, and how long."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
     name: str = "custom"
     description: str = ""
     source: str = ""
-    model: str
+    model: str | None = Field(None, description="a network by name or as 'package.module:Net'")
     model_args: dict[str, Any] = {}
+    program: str | None = Field(None, description="a hand-written program as 'package.module:program', not a network")
+    program_args: dict[str, Any] = {}
     data: str
     data_args: dict[str, Any] = {}
     augment: str = "none"
@@ -107,7 +110,7 @@ class Recipe(BaseModel):
     random: list[str] = Field([], description="patterns of the random parameters; none: all but normalisation layers")
     likelihood: Named = {"name": "auto"}
     guide: Named = {"name": "mean_field"}
-    posterior: Named = {"name": "svi"}
+    method: Named = {"name": "svi"}
     estimator: Named = {"name": "analytic"}
     kl: KL = "uniform"
     eta: float = Field(1.0, gt=0)
@@ -127,21 +130,31 @@ class Recipe(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _none_is_the_default(cls, values: Any) -> Any:
-        return _without_none(values)
+        return _with_new_keys(_without_none(values))
 
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
+        if (self.model is None) == (self.program is None):
+            raise ValueError(
+                f"model={self.model!r}, program={self.program!r}: a recipe names a network (model) or a hand-written "
+                "program (program), one of them"
+            )
         if self.eta != 1 and self.temperature != 1:
             raise ValueError(
                 f"eta={self.eta} and temperature={self.temperature}: a posterior is tempered or cold, not both"
             )
         if self.patience and not self.val_fraction:
             raise ValueError(f"patience={self.patience} needs validation rows: set val_fraction above 0")
-        for key in ("prior", "likelihood", "guide", "posterior", "estimator", "schedule"):
+        for key in ("prior", "likelihood", "guide", "method", "estimator", "schedule"):
             _check_named(getattr(self, key))
         if self.paper:
             self.changed({"budget": "paper"})
         return self
+
+    @classmethod
+    def from_saved(cls, values: Mapping[str, Any]) -> "Recipe":
+        """Validate a dictionary that this or an earlier version has saved."""
+        return cls.build(_with_new_keys(values, warn=False))
 
     @classmethod
     def build(cls, values: Mapping[str, Any]) -> "Recipe":
@@ -152,12 +165,17 @@ class Recipe(BaseModel):
             raise ValueError(_one_line(error)) from None
 
     @classmethod
-    def from_toml(cls, text: str, name: str = "custom") -> "Recipe":
-        """Read a recipe from TOML."""
+    def from_toml(cls, text: str, name: str = "custom", *, saved: bool = False) -> "Recipe":
+        """
+        Read a recipe from TOML.
+
+        :param saved: whether an earlier version may have written it, so that old keys are no mistake of the user's.
+        """
         try:
             values = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise ValueError(f"recipe {name!r} is not TOML: {error}") from None
+        values = _with_new_keys(values, warn=not saved)
         base = values.pop("base", None)
         if base is None:
             return cls.build({"name": name, **values})
@@ -170,7 +188,7 @@ class Recipe(BaseModel):
 
     def to_toml(self) -> str:
         """Write the recipe with every default spelled out."""
-        return tomli_w.dumps(self.model_dump())
+        return tomli_w.dumps(self.model_dump(exclude_none=True))
 
     def changed(self, settings: Mapping[str, Any]) -> "Recipe":
         """
@@ -188,6 +206,7 @@ class Recipe(BaseModel):
         return self._with(settings)
 
     def _with(self, settings: Mapping[str, Any]) -> "Recipe":
+        settings = _with_new_keys(settings)
         values = self.model_dump()
         follow = values["optim"]["other"] == values["optim"]["loc"] and not any(
             key == "optim" or key.startswith("optim.other") for key in settings
@@ -197,6 +216,26 @@ class Recipe(BaseModel):
         if follow:
             values["optim"].pop("other", None)
         return Recipe.build(values)
+
+
+_RENAMED = {"posterior": "method"}
+"""Keys of earlier versions."""
+
+
+def _with_new_keys(values: Any, *, warn: bool = True) -> Any:
+    """Return values under the keys of today; an old key works for one version, with a warning."""
+    if not isinstance(values, Mapping):
+        return values
+    renamed = {}
+    for key, value in values.items():
+        old, dot, rest = str(key).partition(".")
+        new = _RENAMED.get(old, old)
+        if new != old and warn:
+            warnings.warn(f"the recipe key {old!r} is called {new!r} now", DeprecationWarning, stacklevel=4)
+        if old == "paper" and isinstance(value, Mapping):
+            value = _with_new_keys(value, warn=warn)
+        renamed[new + dot + rest if isinstance(key, str) else key] = value
+    return renamed
 
 
 def _dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -271,7 +310,13 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(name: "str | Path | Recipe") -> Recipe:
-    """Return a recipe by its name in the catalogue, from a .toml file, or as it is."""
+    """
+    Return a recipe by its name in the catalogue, from a .toml file, or as it is.
+
+    >>> recipe = find_recipe("lenet5-mnist-mini").changed({"epochs": 3, "optim.loc.lr": 1e-3})
+    >>> recipe.model, recipe.epochs, recipe.optim.loc
+    ('lenet5', 3, {'name': 'adam', 'lr': 0.001})
+    """
     if isinstance(name, Recipe):
         return name
     if str(name).endswith(".toml"):

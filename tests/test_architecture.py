@@ -29,7 +29,7 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "optim.torch_optim": (set(), {"torch"}),
     "optim.schedules": (set(), {"torch", "numpy", "matplotlib"}),
     "optim": ({"optim.torch_optim", "optim.schedules"}, {"torch", "pyro"}),
-    "analysis.scores.metrics": (set(), {"torch", "numpy", "torchmetrics"}),
+    "analysis.scores.metrics": ({"common"}, {"torch", "numpy", "torchmetrics"}),
     "models": ({"common", "registry"}, {"torch", "torchvision", "pyro"}),
     "guides": ({"common", "registry"}, {"torch", "pyro"}),
     "penalties": ({"models", "registry"}, {"torch", "pyro", "matplotlib"}),

@@ -61,7 +61,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made = {f"run-{seed}": run(folder / f"run-{seed}", seed=seed) for seed in (3, 4)}
     made |= {f"tried-{eta}": run(folder / f"tried-{eta}", seed=3, eta=eta, epochs=1) for eta in (0.3, 1.0)}
     (made["tried-1.0"] / "posterior.safetensors").unlink()  # given up
-    return made | {f"twin-{seed}": run(folder / f"twin-{seed}", seed=seed, posterior="map") for seed in (3, 4)}
+    return made | {f"twin-{seed}": run(folder / f"twin-{seed}", seed=seed, method="map") for seed in (3, 4)}
 
 
 @pytest.fixture(scope="module")
@@ -171,14 +171,14 @@ def write_run(folder: Path, recipe: pb.Recipe, val_nll: float | None) -> Path:
 
 def test_a_setting_of_another_kind_is_told_by_what_it_has(tmp_path: Path) -> None:
     recipe = find_recipe("lenet5-cifar10")
-    kinds = {"posterior": {"name": "svi"}, "prior": {"name": "kaiming"}, "seed": 7, "num_samples": 3}
+    kinds = {"method": {"name": "svi"}, "prior": {"name": "kaiming"}, "seed": 7, "num_samples": 3}
     chosen = write_run(tmp_path / "chosen", recipe, 0.1)
     other = write_run(tmp_path / "other", recipe.changed(kinds), 0.2)
     less = write_run(tmp_path / "less", recipe.changed({"guide": {"name": "mean_field", "init_rho": -4.0}}), 0.3)
     rows = settings_tried(chosen, [less, other], lambda folder: None)
     assert [row["settings"] for row in rows] == [
         [],
-        ["posterior.name=svi", "prior.name=kaiming"],
+        ["method.name=svi", "prior.name=kaiming"],
         ["no guide.init_loc"],
     ]
     assert [(row["seed"], row["val_nll"]) for row in rows] == [(0, 0.1), (7, 0.2), (0, 0.3)]
@@ -280,7 +280,7 @@ def test_the_commands_make_the_same_recipes(card: Path, runs: dict[str, Path]) -
         assert rest[::2] == ["--set"] * (len(rest) // 2)
         settings = parse_settings(rest[1::2])
         assert assemble(find_recipe(name).changed(settings)).recipe == assemble_of(runs[f"{kind}-3"])
-    assert "posterior=map" in told["twin"]["command"]
+    assert "method=map" in told["twin"]["command"]
     assert "optim" not in told["command"]
 
 
@@ -351,8 +351,8 @@ def test_what_is_no_card_is_refused(runs: dict[str, Path], tmp_path: Path) -> No
     expect(r"the seeds \[3, 3\]", [runs["run-3"], runs["run-3"]])
     expect("differs from .* in posterior", [runs["run-3"], runs["twin-4"]])
     expect("no twin of seed 3", [runs["run-3"]], [runs["twin-4"]])
-    expect("is not deterministic: .*posterior=map", [runs["run-3"]], [runs["run-3"]])
-    longer = run(tmp_path / "longer", seed=3, posterior="map", epochs=1)
+    expect("is not deterministic: .*method=map", [runs["run-3"]], [runs["run-3"]])
+    longer = run(tmp_path / "longer", seed=3, method="map", epochs=1)
     expect("is no twin of .*: epochs differ", [runs["run-3"]], [longer])
     part = run(tmp_path / "part", data_args={"train_size": 300, "test_size": 100}, epochs=1)
     expect("scored on 100 test rows: a card needs all", [part])
@@ -409,8 +409,8 @@ def test_shipped_cards_are_whole(name: str) -> None:
 
 
 def test_the_twin_of_snapshots_trains_as_long_as_all_of_them(tmp_path: Path) -> None:
-    chain = run(tmp_path / "chain", seed=3, epochs=1, posterior={"name": "snapshots", "members": 2})
-    short, long = (run(tmp_path / f"twin-{n}", seed=3, epochs=n, posterior="map") for n in (1, 2))
+    chain = run(tmp_path / "chain", seed=3, epochs=1, method={"name": "snapshots", "members": 2})
+    short, long = (run(tmp_path / f"twin-{n}", seed=3, epochs=n, method="map") for n in (1, 2))
     with pytest.raises(ValueError, match=r"is no twin of .*: epochs differ"):
         make_card([chain], twins=[short], out=tmp_path / "card", data_root="nowhere")
     told = read_card(make_card([chain], twins=[long], out=tmp_path / "card", data_root="nowhere"))

@@ -152,7 +152,7 @@ def test_list_tells_more_of_recipes_and_posteriors(capsys: pytest.CaptureFixture
     assert main(["list", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     recipe = told["recipes"]["resnet34-cifar10-adabayes"]
-    assert (recipe["model"], recipe["data"], recipe["posterior"]) == ("resnet34", "cifar10", "ml")
+    assert (recipe["model"], recipe["data"], recipe["method"]) == ("resnet34", "cifar10", "ml")
     assert recipe["budgets"] == ["cpu", "paper"]
     assert told["recipes"]["lenet5-mnist-mini"]["budgets"] == ["cpu"]
     shipped = told["posteriors"]["lenet5-mnist-mini"]

@@ -227,6 +227,35 @@ class TestClosedForms:
         assert l1_distance(back.prior, mixture().log_prob) < 1e-5
         assert back.constant == pytest.approx(0.5, abs=1e-5)
 
+    @pytest.mark.parametrize(("power", "weight"), [(0.5, 3.0), (0.4, 3.0), (0.3, 3.0), (0.3, 6.0)])
+    @pytest.mark.parametrize("tolerance", [1e-3, 1e-5])
+    def test_dirac_family_keeps_its_tolerance_at_a_cusp(self, power: float, weight: float, tolerance: float) -> None:
+        """exp(-lambda |w|^q) integrates to 2 Gamma(1/q + 1) lambda^(-1/q)."""
+        found = implied_prior(lambda mu, sd: weight * mu.abs() ** power, 0.0, tolerance=tolerance)
+        exact = math.log(2) + math.lgamma(1 / power + 1) - math.log(weight) / power
+        assert found.log_kappa == pytest.approx(exact, abs=tolerance)
+        assert 0 < found.change <= tolerance
+        variance = math.exp(math.lgamma(3 / power) - math.lgamma(1 / power)) * weight ** (-2 / power)
+        assert float(found.prior.variance) == pytest.approx(variance, rel=10 * tolerance)
+
+    @pytest.mark.parametrize(("slab", "spike"), [(1.0, math.exp(-6)), (30.0, 1e-2), (100.0, 1e-3)])
+    def test_dirac_family_sees_a_spike(self, slab: float, spike: float) -> None:
+        def penalty(mu: Tensor, sd: float) -> Tensor:
+            both = [dist.Normal(0.0, scale).log_prob(mu) for scale in (slab, spike)]
+            return math.log(2) - torch.logaddexp(*both)
+
+        assert implied_prior(penalty, 0.0).log_kappa == pytest.approx(0, abs=1e-3)
+
+    def test_dirac_family_follows_a_jump(self) -> None:
+        found = implied_prior(lambda mu, sd: 5.0 * (mu.abs() > 1) + mu.abs(), 0.0)
+        assert found.log_kappa == pytest.approx(math.log(2 * (1 - math.exp(-1)) + 2 * math.exp(-6)), abs=1e-3)
+
+    def test_dirac_family_refuses(self) -> None:
+        with pytest.raises(NoPriorError, match="infinite at mu="):
+            implied_prior(lambda mu, sd: torch.where(mu.abs() < 1, mu**2, math.inf), 0.0)
+        with pytest.raises(ValueError, match="tolerance=0"):
+            implied_prior(L1(1.0), 0.0, tolerance=0.0)
+
     def test_dirac_priors_of_the_penalties(self) -> None:
         assert prior_from_penalty(L2(2.0), 0.0).scale.item() == pytest.approx(0.5)
         assert prior_from_penalty(L1(4.0), 0.0).scale.item() == pytest.approx(0.25)
@@ -448,7 +477,12 @@ class TestLayerWeights:
 
     def test_the_rule_is_written_down(self) -> None:
         spec = PenaltyPrior(GroupLasso("outgoing"), {"weight": 2.0}).spec()
-        assert spec["penalty"] == {"name": "GroupLasso", "groups": "outgoing", "weight": 1.0}
+        assert spec["penalty"] == {
+            "name": "GroupLasso",
+            "class": "pyro_bnn.penalties.rules:GroupLasso",
+            "groups": "outgoing",
+            "weight": 1.0,
+        }
         assert spec["weights"] == {"weight": 2.0}
 
 
@@ -597,3 +631,27 @@ class TestPlot:
             torch.as_tensor(p).log() - torch.as_tensor(a), torch.zeros(len(a)), atol=1e-9, rtol=0
         )
         figure.canvas.draw()
+
+
+@pytest.mark.parametrize("kind", [nn.Conv2d, nn.ConvTranspose2d])
+def test_group_lasso_on_grouped_convolutions_counts_channels(kind: Any) -> None:
+    """Of a network, of its tensors by name beside it, and as a prior: one group for each channel."""
+    net = nn.Sequential(kind(8, 4, 3, groups=4), nn.ReLU())
+    conv = net[0]
+    with torch.no_grad():
+        conv.weight.zero_()
+        if kind is nn.Conv2d:
+            conv.weight[2:, 0] = 1.0  # (out, in / g): the channels 4 and 6 feed the outputs 2 and 3
+        else:
+            conv.weight[4::2] = 1.0  # (in, out / g)
+    penalty = GroupLasso("outgoing")
+    weights = {"0.weight": 1.0}
+    tensors = {"0.weight": conv.weight.detach()}
+    expected = 2 * 3.0  # two channels of nine ones
+    assert total_penalty(net, penalty, weights).item() == pytest.approx(expected)
+    assert total_penalty(tensors, penalty, weights, net=net).item() == pytest.approx(expected)
+    assert usual_penalty_weights(net, penalty)["0.weight"] == pytest.approx(3.0)  # the root of 9
+    assert bayesian_penalty_weights(net, penalty)["0.weight"] == pytest.approx(math.sqrt((9 + 1) * 2 * 9))
+    prior = PenaltyPrior(penalty, weights)("0.weight", conv, conv.weight)
+    falls = prior.log_prob(conv.weight) - prior.log_prob(torch.zeros_like(conv.weight))
+    assert falls.item() == pytest.approx(-expected)

@@ -484,6 +484,7 @@ def test_numbers_that_are_not_normal_are_not_scored_as_normals() -> None:
     (draw,) = posterior.stream(x, 1, seed=0)
     expected = torch.distributions.Poisson(posterior.predict(x, num_samples=1, seed=0).mean).log_prob(y)
     torch.testing.assert_close(observation_log_prob(draw, y), expected)
-    for score in (lambda: posterior.evaluate(x, y, 2), lambda: posterior.to_arviz(x, y, 2)):
-        with pytest.raises(ValueError, match="the observations are Poisson"):
-            score()
+    found = posterior.evaluate(x, y, 1, seed=0)["s_draws"]["pred_nll"]
+    assert found == pytest.approx(-float(expected.double().mean()), rel=1e-5)
+    exported = posterior.to_arviz(x, y, 1, seed=0).log_likelihood["obs"].values[0, 0]
+    torch.testing.assert_close(torch.from_numpy(exported), expected)

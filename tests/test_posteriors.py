@@ -14,8 +14,9 @@ from pyro_bnn.analysis.arviz import open_arviz
 from pyro_bnn.assemble import catalogue
 from pyro_bnn.guides import AutoLowRankNormal, AutoPoint, Ensemble, StoredDraws
 from pyro_bnn.inference.svi import Callback, Diverged, FitState
-from pyro_bnn.methods import POSTERIORS, make_trainer
+from pyro_bnn.methods import make_method
 from pyro_bnn.recipe import Recipe
+from pyro_bnn.registry import look_up, names
 from pyro_bnn.runs.loading import load
 from pyro_bnn.runs.train import train
 
@@ -50,15 +51,14 @@ X = torch.rand(7, 1, 28, 28, generator=torch.Generator().manual_seed(0))
 
 
 def run_small(kind: Any, out: Path | None, **settings: Any) -> Any:
-    return train(
-        "lenet5-mnist-mini", out=out, progress=False, **{**SMALL, "posterior": kind, "report": False, **settings}
-    )
+    return train("lenet5-mnist-mini", out=out, progress=False, **{**SMALL, "method": kind, "report": False, **settings})
 
 
 def test_the_table_here_is_complete() -> None:
-    covered = {make_trainer(kind).__class__ for kind in KINDS.values()}
-    assert covered | {POSTERIORS[name] for name in ("nuts", "hmc", "laplace")} == set(POSTERIORS.values())
-    assert catalogue()["kinds"] == sorted(POSTERIORS)
+    covered = {make_method(kind).__class__ for kind in KINDS.values()}
+    all_of_them = {look_up("methods", name) for name in names("methods")}
+    assert covered | {look_up("methods", name) for name in ("nuts", "hmc", "laplace")} == all_of_them
+    assert catalogue()["methods"] == names("methods")
 
 
 class _Stop(Callback):
@@ -123,7 +123,7 @@ def test_what_is_left_implicit_is_spelled_out(tmp_path: Path) -> None:
         "variance": "total",
     }
     run = run_small("sgld", None)
-    assert run.recipe.posterior == {
+    assert run.recipe.method == {
         "name": "sgld",
         "lr": run.recipe.optim.loc["lr"],
         "draws": 50,
@@ -156,10 +156,10 @@ def test_members_differ_and_the_ensemble_is_their_mean() -> None:
 
 
 @pytest.mark.parametrize("kind", ["svi", "map", "ml", "mc_dropout"])
-def test_points_are_trained_as_graphs_like_means_and_deviations(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_points_are_recorded_like_means_and_deviations(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="pyro_bnn"):
         run_small(KINDS[kind], None, estimator="analytic", epochs=1)
-    assert any("a graph of" in line for line in caplog.messages)
+    assert any(line.startswith("recorded BNN") for line in caplog.messages)
 
 
 def test_a_point_is_averaged_as_well() -> None:
@@ -258,19 +258,19 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ("bayes", "unknown posterior 'bayes'; choose one of cyclic_sgld"),
         ({"name": "hwa", "rate": 3}, "posterior 'hwa' with.*rate"),
         ({"name": "hwa", "variance": "all"}, "variance='all' is unknown"),
-        ({"name": "hwa", "start": 9}, r"posterior\.start=9 is not a number of epochs of 4"),
+        ({"name": "hwa", "start": 9}, r"method\.start=9 is not a number of epochs of 4"),
         ({"name": "hwa", "start": 3.5}, "leave no snapshot in 4 epochs"),
-        ({"name": "swa", "schedule": "mine"}, r"posterior\.schedule='mine'"),
-        ({"name": "swa", "cycle": 0}, r"posterior\.cycle=0"),
-        ({"name": "swa", "of": "ml"}, r"posterior\.of='ml'"),
-        ({"name": "ensemble", "members": 0}, r"posterior\.members=0"),
+        ({"name": "swa", "schedule": "mine"}, r"method\.schedule='mine'"),
+        ({"name": "swa", "cycle": 0}, r"method\.cycle=0"),
+        ({"name": "swa", "of": "ml"}, r"method\.of='ml'"),
+        ({"name": "ensemble", "members": 0}, r"method\.members=0"),
         ({"name": "ensemble", "of": "committee"}, "unknown posterior 'committee'"),
-        ({"name": "snapshots", "of": "map"}, "posterior.of='map' does not go on from a guide"),
+        ({"name": "snapshots", "of": "map"}, "method.of='map' does not go on from a guide"),
         ({"name": "snapshots", "of": {"name": "swa", "of": "map"}}, "does not go on from a guide"),
-        ({"name": "snapshots", "members": 0}, r"posterior\.members=0"),
-        ({"name": "sgld", "draws": 0}, r"posterior\.draws=0"),
-        ({"name": "sgld", "burn_in": 4}, r"posterior\.burn_in=4"),
-        ({"name": "nuts", "chains": 0}, r"posterior\.chains=0"),
+        ({"name": "snapshots", "members": 0}, r"method\.members=0"),
+        ({"name": "sgld", "draws": 0}, r"method\.draws=0"),
+        ({"name": "sgld", "burn_in": 4}, r"method\.burn_in=4"),
+        ({"name": "nuts", "chains": 0}, r"method\.chains=0"),
     ):
         with pytest.raises(ValueError, match=message):
             run_small(kind, tmp_path / "run")

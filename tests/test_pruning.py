@@ -168,3 +168,30 @@ def test_errors() -> None:
         frozen[0].weight[0] = 0
     with pytest.raises(ValueError, match="running statistics"):
         prune(frozen)
+
+
+@pytest.mark.parametrize("conv_groups", [1, 2, 8])
+@pytest.mark.parametrize("kind", [nn.Conv2d, nn.ConvTranspose2d])
+def test_dead_groups_of_grouped_convolutions_are_their_channels(kind: type[nn.Conv2d], conv_groups: int) -> None:
+    net = nn.Sequential(kind(8, 8, 3, groups=conv_groups))
+    conv = net[0]
+    silent = torch.zeros(8, dtype=torch.bool)
+    silent[[1, 6]] = True
+    probe = torch.eye(8)[:, :, None, None].expand(8, 8, 4, 4)  # one channel at a time
+    with torch.no_grad():
+        conv.bias.zero_()
+        rows = 8 // conv_groups
+        for j in (1, 6):  # the weights out of channel j
+            if kind is nn.ConvTranspose2d:
+                conv.weight[j] = 1e-9
+            else:
+                block = slice(j // rows * rows, (j // rows + 1) * rows)
+                conv.weight[block, j % rows] = 1e-9
+    report = group_sparsity(net, "outgoing", 1e-3)
+    assert (report.layers[0].groups, report.layers[0].dead) == (8, 2)
+    tensors = {name: p.detach() for name, p in net.named_parameters()}
+    assert group_sparsity(tensors, "outgoing", 1e-3, net=net) == report
+    cleared = zero_dead_groups(net, 1e-3, ("outgoing",))
+    heard = cleared(probe).flatten(1).any(1)
+    assert torch.equal(heard, ~silent)
+    torch.testing.assert_close(cleared(probe)[~silent], net(probe)[~silent])

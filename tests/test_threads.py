@@ -11,7 +11,8 @@ import torch
 from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
 
-from pyro_bnn.common.turns import Job, OwnRandomness, alone, random_state
+from pyro_bnn.common.randomness import RandomState
+from pyro_bnn.common.turns import Job, OwnRandomness, alone
 from pyro_bnn.guides import AutoMeanFieldNormal, AutoPoint, Ensemble, StoredDraws
 from pyro_bnn.inference import fit
 from pyro_bnn.models import BNN, likelihoods, priors
@@ -137,7 +138,7 @@ def test_streams_of_finitely_many_draws_do_not_mix(kind: str) -> None:
 
 
 def test_a_turn_puts_handlers_and_random_state_back_after_an_error() -> None:
-    before = random_state()[0]
+    before = RandomState.now().cpu
     randomness = OwnRandomness(3)
     block = pyro.poutine.block()
 
@@ -149,7 +150,7 @@ def test_a_turn_puts_handlers_and_random_state_back_after_an_error() -> None:
     with pytest.raises(KeyError), randomness.turn():
         fails()
     assert not _PYRO_STACK
-    assert torch.equal(random_state()[0], before)
+    assert torch.equal(RandomState.now().cpu, before)
 
 
 def test_a_job_goes_on_with_its_own_random_numbers() -> None:

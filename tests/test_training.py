@@ -118,7 +118,7 @@ def test_a_finished_run_is_returned_and_another_recipe_is_refused(tmp_path: Path
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model": "lenet6"}, "unknown model 'lenet6'; choose one of"),
+        ({"model": "lenet6"}, "unknown model 'lenet6' .*choose one of"),
         ({"data": "mnist-minor"}, "mnist-mini"),
         ({"data": "no/such.npz"}, "no data file"),
         ({"prior.name": "gauss"}, "unknown prior 'gauss'; choose one of"),

@@ -45,8 +45,8 @@ from pyro_bnn.assemble import resolve
 from pyro_bnn.cards.curve import learning_curves
 from pyro_bnn.cards.text import markdown, readme_table
 from pyro_bnn.cards.tuning import leaves, setting, settings_tried
-from pyro_bnn.inference.checkpoint import atomic_write
-from pyro_bnn.methods import make_trainer
+from pyro_bnn.common.files import atomic_write, write_text
+from pyro_bnn.methods import make_method
 from pyro_bnn.posterior import DESCRIPTION, TENSORS, Posterior
 from pyro_bnn.recipe import Recipe, find_recipe, recipe_names
 from pyro_bnn.runs.finished import FinishedRun, open_run, sister_sets
@@ -255,13 +255,13 @@ def _pair(runs: Sequence[FinishedRun], twins: Sequence[FinishedRun]) -> list[Fin
         if changed:
             raise ValueError(f"{twin.path} is no twin of {run.path}: {', '.join(changed)} differ")
         if twin.draws() != 1:
-            raise ValueError(f"{twin.path} is not deterministic: train the twin with --set posterior=map")
+            raise ValueError(f"{twin.path} is not deterministic: train the twin with --set method=map")
     return [by_seed[run.recipe.seed] for run in runs]
 
 
 def _epochs(recipe: Recipe) -> int:
     """Return how long one network was trained: a chain of snapshots is one."""
-    kind = recipe.posterior
+    kind = recipe.method
     return recipe.epochs * (kind["members"] if kind["name"] == "snapshots" else 1)
 
 
@@ -275,12 +275,12 @@ def _settings(recipe: Recipe, run: FinishedRun) -> list[str]:
     told = _resolved(told.changed({"budget": recipe.budget}), run)
     catalogue, own = leaves(told.model_dump()), leaves(recipe.model_dump())
     keys = [key for key, value in own.items() if key not in catalogue or catalogue[key] != value]
-    kind = recipe.posterior["name"]
-    if kind != told.posterior["name"]:  # its numbers follow from the recipe, unless they were given
-        usual = _resolved(recipe.changed({"posterior": {"name": kind}}), run)
+    kind = recipe.method["name"]
+    if kind != told.method["name"]:  # its numbers follow from the recipe, unless they were given
+        usual = _resolved(recipe.changed({"method": {"name": kind}}), run)
         keys = [key for key in keys if not key.startswith("posterior.")]
-        given += [f"posterior={kind}"]
-        keys += [f"posterior.{key}" for key in recipe.posterior if usual.posterior.get(key) != recipe.posterior[key]]
+        given += [f"method={kind}"]
+        keys += [f"method.{key}" for key in recipe.method if usual.method.get(key) != recipe.method[key]]
     if recipe.optim.other == recipe.optim.loc:
         keys = [key for key in keys if not key.startswith("optim.other")]
     untold = {"seed", "description", "source", "paper"}
@@ -290,8 +290,8 @@ def _settings(recipe: Recipe, run: FinishedRun) -> list[str]:
 
 
 def _resolved(recipe: Recipe, run: FinishedRun) -> Recipe:
-    trainer = make_trainer(recipe.posterior).resolved(recipe)
-    recipe = recipe.changed({"posterior": {"name": recipe.posterior["name"], **trainer.spec()}})
+    method = make_method(recipe.method).resolved(recipe)
+    recipe = recipe.changed({"method": {"name": recipe.method["name"], **method.spec()}})
     return resolve(recipe, run.data)
 
 
@@ -383,10 +383,10 @@ def make_card(
         card["twin"]["tried"] = _tried(pairs[0], twin_tried, None, data_root)
     curve = learning_curves(name, [run.history for run in opened], [twin.history for twin in pairs])
     if curve is not None:
-        _write(folder / CURVE, curve)
+        write_text(folder / CURVE, curve)
         card["curve"] = CURVE
-    _write(folder / CARD, json.dumps(card, indent=2, allow_nan=False) + "\n")
-    _write(folder / TEXT, markdown(card))
+    write_text(folder / CARD, json.dumps(card, indent=2, allow_nan=False) + "\n")
+    write_text(folder / TEXT, markdown(card))
     return folder
 
 
@@ -436,7 +436,7 @@ def _told(run: FinishedRun) -> dict[str, Any]:
         "source": recipe.source,
         "command": _command(run),
         "recipe": recipe.model_dump(),
-        "kind": recipe.posterior["name"],
+        "kind": recipe.method["name"],
         "eta": recipe.eta,
         "temperature": recipe.temperature,
         "data": _data(run),
@@ -471,11 +471,6 @@ def _data(run: FinishedRun) -> dict[str, Any]:
         "test": len(data.test),
         "classes": list(data.class_names or ()),
     }
-
-
-def _write(path: Path, text: str) -> None:
-    with atomic_write(path) as file:
-        file.write(text.encode())
 
 
 # -- reading them ------------------------------------------------------------------------------------------------------
@@ -575,7 +570,7 @@ def write_readme(path: str | Path) -> None:
     before, rest = text.split(START)
     after = rest.split(END)[1]
     table = readme_table([read_card(name) for name in shipped_cards()])
-    _write(file, f"{before}{START}\n{table}{END}{after}")
+    write_text(file, f"{before}{START}\n{table}{END}{after}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,9 +21,10 @@ from typing import ParamSpec, TypeVar, final
 
 import torch
 from pyro.poutine.runtime import _PYRO_STACK
-from torch import Tensor
 
-__all__ = ["Job", "OwnRandomness", "alone", "hold_interrupts", "in_turn", "random_state", "set_random_state"]
+from pyro_bnn.common.randomness import RandomState
+
+__all__ = ["Job", "OwnRandomness", "alone", "hold_interrupts", "in_turn"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,18 +65,6 @@ def hold_interrupts(*, insist: bool = False) -> Iterator[None]:
         signal.default_int_handler(*held[-1])
 
 
-def random_state() -> tuple[Tensor, list[Tensor]]:
-    """Return the random state of the CPU and of every CUDA device."""
-    return torch.random.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-
-
-def set_random_state(state: tuple[Tensor, list[Tensor]]) -> None:
-    """Put back what `random_state` returned."""
-    torch.random.set_rng_state(state[0])
-    if state[1]:
-        torch.cuda.set_rng_state_all(state[1])
-
-
 @final
 class _Shared:
     """Who waits for the lock, and whose random state is the global one."""
@@ -97,7 +86,7 @@ def alone() -> Iterator[None]:
             stack = list(_PYRO_STACK)
             job = _Shared.job
             if job is not None and job.thread != threading.get_ident():
-                job.state, _Shared.job = random_state(), None
+                job.state, _Shared.job = RandomState.now(), None
             try:
                 yield
             finally:
@@ -128,7 +117,7 @@ class OwnRandomness:
 
     def __init__(self, seed: int | None) -> None:
         self.seed = seed
-        self._state: tuple[Tensor, list[Tensor]] | None = None
+        self._state: RandomState | None = None
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -137,16 +126,16 @@ class OwnRandomness:
             if self.seed is None:
                 yield
                 return
-            before = random_state()
+            before = RandomState.now()
             try:
                 if self._state is None:
                     torch.manual_seed(self.seed)
                 else:
-                    set_random_state(self._state)
+                    self._state.restore()
                 yield
-                self._state = random_state()
+                self._state = RandomState.now()
             finally:
-                set_random_state(before)
+                before.restore()
 
 
 @final
@@ -155,7 +144,7 @@ class Job:
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
-        self.state: tuple[Tensor, list[Tensor]] | None = None
+        self.state: RandomState | None = None
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -165,9 +154,9 @@ class Job:
         with alone():
             if _Shared.job is not self:
                 if _Shared.job is not None:  # of this thread: a fit within another's callback
-                    _Shared.job.state = random_state()
+                    _Shared.job.state = RandomState.now()
                 if self.state is not None:
-                    set_random_state(self.state)
+                    self.state.restore()
                 self.thread, _Shared.job = threading.get_ident(), self
             yield
 

@@ -83,7 +83,7 @@ def load_data(
     root: str | os.PathLike[str] | None = None,
     val_fraction: float = 0.0,
     seed: int = 0,
-    standardise: bool | Standardiser = True,
+    standardise: bool | Literal["x"] | Standardiser = True,
     split: int | None = None,
     task: Task | None = None,
     train_size: int | None = None,
@@ -102,15 +102,23 @@ def load_data(
     :param root: the data root; default PYRO_BNN_DATA, else the user's cache.
     :param val_fraction: share of train, in [0, 1), that becomes the validation split; by class for classification.
     :param seed: chooses the rows of the validation split and of `train_size` and `test_size`.
-    :param standardise: fit on train and apply to all; False leaves values as they are (uint8 images: in [0, 1]); a
-        `Standardiser` is applied to x instead of a fitted one (out-of-distribution data on the in-distribution scale).
+    :param standardise: fit on train and apply to all; "x" leaves the targets (counts) as they are; False leaves all
+        values as they are (uint8 images: in [0, 1]); a `Standardiser` is applied to x instead of a fitted one
+        (out-of-distribution data on the in-distribution scale).
     :param split: which of its train/test splits, for a file that stores several; default the first. Of a
         table, the seed of the test rows.
     :param task: "classification" or "regression", where the file leaves it open.
     :param train_size: train on so many rows only (before validation is taken out), classes equally often.
     :param test_size: likewise for test.
     :param download: whether torchvision may download what is not there.
+
+    >>> from pyro_bnn.data import load_data
+    >>> digits = load_data("mnist-mini", val_fraction=0.1)
+    >>> len(digits.train), len(digits.val), len(digits.test), digits.input_shape, digits.num_classes
+    (4500, 500, 1000, (1, 28, 28), 10)
     """
+    if not isinstance(standardise, (bool, Standardiser)) and standardise != "x":
+        raise ValueError(f"standardise is {standardise!r}; allowed are True, 'x', False and a Standardiser")
     if not isinstance(val_fraction, (int, float)) or not 0 <= val_fraction < 1:
         raise ValueError(f"val_fraction is {val_fraction}; give a share of the training rows in [0, 1), such as 0.1")
     if is_csv(name_or_path) or isinstance(name_or_path, Frame):
@@ -295,7 +303,7 @@ def _take_validation(train: Split, fraction: float, seed: int, num_classes: int 
 
 
 def _standardise_x(
-    train: Split, val: Split | None, test: Split, standardise: bool | Standardiser
+    train: Split, val: Split | None, test: Split, standardise: bool | Literal["x"] | Standardiser
 ) -> tuple[Split, Split | None, Split, Standardiser | None]:
     standardiser: Standardiser | None
     if isinstance(standardise, Standardiser):

@@ -8,6 +8,7 @@ in MNIST's own order, chosen with a fixed seed. The same MNIST gives the same fi
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--root", required=True, help="data root that holds MNIST (downloaded if it does not)")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("mnist_mini.npz"), help="file to write")
     options = parser.parse_args(arguments)
-    arrays = draw(read_source("mnist", root=options.root))
-    np.savez_compressed(options.out, allow_pickle=False, **arrays)
+    arrays: Any = draw(read_source("mnist", root=options.root))
+    np.savez_compressed(options.out, **arrays)
     print(f"{options.out}: {options.out.stat().st_size:,} bytes")
 
 

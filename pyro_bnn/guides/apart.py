@@ -14,7 +14,8 @@ import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
-from pyro.poutine.util import site_is_subsample
+
+from pyro_bnn.common.sites import is_subsample
 
 __all__ = ["apart", "surrounding_plates"]
 
@@ -47,7 +48,7 @@ def apart(name: str, draw: Callable[[], Any], *, moves_model: bool = False) -> A
             traces.append(poutine.trace(draw).get_trace())
     result, plates = {}, {}
     for site_name, site in traces[0].nodes.items():
-        if site["type"] != "sample" or site_is_subsample(site) or (site["infer"] or {}).get("is_auxiliary"):
+        if site["type"] != "sample" or is_subsample(site) or (site["infer"] or {}).get("is_auxiliary"):
             continue
         frames = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
         inside = len(site["fn"].batch_shape)  # the plates of the site's own

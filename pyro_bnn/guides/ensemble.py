@@ -15,16 +15,17 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from pyro_bnn.common.own_state import load_model_state, model_state
 from pyro_bnn.guides.apart import apart
+from pyro_bnn.guides.base import Dealt, Guide, contract_of
 from pyro_bnn.guides.draws import Deck
-from pyro_bnn.guides.flat import load_model_state, model_state
 from pyro_bnn.registry import described
 
 __all__ = ["Ensemble"]
 
 
 @final
-class Ensemble(nn.Module):
+class Ensemble(nn.Module, Guide):
     """
     Several trained guides as one posterior.
 
@@ -34,7 +35,6 @@ class Ensemble(nn.Module):
     """
 
     kind = "ensemble"
-    chains = 1
 
     def __init__(
         self, model: Any, members: Sequence[nn.Module], states: Sequence[Mapping[str, Tensor]] | None = None
@@ -56,17 +56,18 @@ class Ensemble(nn.Module):
         self._deck = Deck(len(members))
         self._fitted: Any = None
 
+    def _contracts(self) -> list[Guide]:
+        return [contract_of(member) for member in self.members]
+
     @property
-    def prototype_trace(self) -> Any:
-        """The prototype of the members, None while one of them has not seen the model."""
-        traces = [getattr(member, "prototype_trace", True) for member in self.members]
-        return None if any(trace is None for trace in traces) else traces[0]
+    def is_built(self) -> bool:
+        """Whether all members have seen the model."""
+        return all(member.is_built for member in self._contracts())
 
     def spec(self) -> dict[str, Any] | None:
         """Return the ensemble as names and numbers, None if a member does not say how it was built."""
-        says: list[Any] = [getattr(member, "spec", lambda: None) for member in self.members]
-        specs = [spec() for spec in says]
-        if any(spec is None for spec in specs):
+        specs = [spec for member in self._contracts() if (spec := member.spec()) is not None]
+        if len(specs) < len(self.members):
             return None
         members = [described(member, spec) for member, spec in zip(self.members, specs, strict=True)]
         return {"name": "Ensemble", "members": members, "states": bool(self._state_names)}
@@ -80,27 +81,23 @@ class Ensemble(nn.Module):
     def restart(self) -> None:
         """Begin a new round: the next M calls take each member once."""
         self._deck.restart()
-        for member in self.members:
-            again: Any = getattr(member, "restart", None)
-            if again is not None:
-                again()
+        for member in self._contracts():
+            member.restart()
 
-    def decks(self) -> list[Deck]:
+    def decks(self) -> list[Dealt]:
         """Return what the members are dealt from, and what those of finitely many draws deal from."""
-        own: list[Any] = [getattr(member, "decks", list) for member in self.members]
-        return [self._deck, *(deck for decks in own for deck in decks())]
+        return [self._deck, *(deck for member in self._contracts() for deck in member.decks())]
 
     def moves_model(self) -> bool:
         """Whether a member puts values of the model's own parameters in place."""
-        asked: list[Any] = [getattr(member, "moves_model", bool) for member in self.members]
-        return bool(self._state_names) or any(moves() for moves in asked)
+        return bool(self._state_names) or any(member.moves_model() for member in self._contracts())
 
     @property
     def fitted(self) -> Any:
         """What the members were fitted with, where that is the same for all; or what was left here."""
         if self._fitted is not None:
             return self._fitted
-        found = [getattr(member, "fitted", None) for member in self.members]
+        found = [member.fitted for member in self._contracts()]
         return found[0] if all(one == found[0] for one in found) else None
 
     @fitted.setter

@@ -2,14 +2,15 @@
 The latent sites of a program laid out as one flat vector, and the base of the guides that store them so.
 
 With sites w_1, ..., w_k of the model and bijections T_i from R^(n_i) to their supports (the identity for real sites),
-the flat vector is u = (T_1^-1(w_1), ..., T_k^-1(w_k)) in the model's order, of length P = n_1 + ... + n_k.
+the flat vector is u = (T_1^-1(w_1), ..., T_k^-1(w_k)) of length P = n_1 + ... + n_k, in the model's order; a guide that
+stores its sites in several groups has them group by group, each group in the model's order.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast
 
 import pyro
 import pyro.distributions as dist
@@ -18,11 +19,12 @@ import torch
 from pyro.distributions import constraints
 from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroParam
-from torch import Tensor, nn
+from torch import Tensor
 
+from pyro_bnn.common.own_state import load_model_state, model_state, state_names
 from pyro_bnn.common.turns import in_turn
-from pyro_bnn.guides.init import DEFAULT_LOC, is_real, start_of
-from pyro_bnn.guides.mean_field import SiteView
+from pyro_bnn.guides.base import Guide, GuideMeta, Role, SiteView
+from pyro_bnn.guides.init import DEFAULT_LOC, is_real, says_its_weights, start_of
 from pyro_bnn.guides.program import bijection, latent_trace, name_parameters, new_name, rename
 from pyro_bnn.guides.quantiles import as_quantiles, normal_quantiles
 
@@ -31,7 +33,11 @@ __all__ = ["FlatGuide", "Place", "load_model_state", "model_state", "state_names
 
 @dataclass(frozen=True)
 class Place:
-    """Where a site lies in the flat vector, and how it is made from its slice."""
+    """
+    Where a site lies in the flat vector, and how it is made from its slice.
+
+    `offset` is where the site begins in the vector of its group, which is the flat vector itself if there is but one.
+    """
 
     start: int
     stop: int
@@ -39,6 +45,13 @@ class Place:
     event_dim: int
     transform: Any
     plates: tuple[str, ...]
+    group: str = ""
+    offset: int = 0
+
+    @property
+    def size(self) -> int:
+        """The number of entries."""
+        return self.stop - self.start
 
     def value(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         """Return the site's slice of `flat` (..., P) in unconstrained space and its value, (..., *shape) each."""
@@ -69,36 +82,7 @@ class Place:
         return value.reshape(target)
 
 
-def _trained(model: Any) -> dict[str, Tensor]:
-    """Return what a model holds beside its latent sites, in the order of its names: the tensors themselves."""
-    if not isinstance(model, nn.Module):
-        return {}
-    state = model.state_dict()
-    kept = getattr(model, "kept_tensors", None)
-    return {name: state[name] for name in sorted(state if kept is None else kept())}
-
-
-def state_names(model: Any) -> list[str]:
-    """Return the names of the parameters and buffers that a model keeps beside its latent sites, sorted."""
-    return list(_trained(model))
-
-
-def model_state(model: Any) -> dict[str, Tensor]:
-    """Return copies of the parameters and buffers that a model keeps beside its latent sites."""
-    return {name: tensor.detach().clone() for name, tensor in _trained(model).items()}
-
-
-@torch.no_grad()
-def load_model_state(model: Any, state: Mapping[str, Tensor]) -> None:
-    """Copy what `model_state` returned back into the model."""
-    held = _trained(model)
-    if set(held) != set(state):
-        raise ValueError(f"the state is of another model: it has {sorted(state)[:5]}, the model {sorted(held)[:5]}")
-    for name, tensor in held.items():
-        tensor.copy_(state[name])
-
-
-class FlatGuide(AutoGuide):
+class FlatGuide(AutoGuide, Guide, metaclass=GuideMeta):  # type: ignore[metaclass]
     """
     The abstract base of guides whose draw is one flat vector.
 
@@ -106,11 +90,9 @@ class FlatGuide(AutoGuide):
     :param init_loc: where the flat vector starts; see :mod:`pyro_bnn.guides.init`.
     """
 
-    kind: str
-    """What sort of posterior this is, in one word."""
-
-    chains: int = 1
-    """How many independent chains the draws come from."""
+    roles: ClassVar[Mapping[str, Role]] = {"loc": "loc"}
+    has_moments = True
+    has_median = True
 
     def __init__(self, model: Any, init_loc: str = DEFAULT_LOC) -> None:
         if not callable(model):
@@ -120,6 +102,7 @@ class FlatGuide(AutoGuide):
         self._pyro_name = new_name(self)
         self._init_loc = init_loc
         self._places: dict[str, Place] = {}
+        self._group_slices: dict[str, slice] = {}
 
     @abstractmethod
     def _register(self, loc: Tensor, sites: Mapping[str, Any]) -> None:
@@ -133,10 +116,19 @@ class FlatGuide(AutoGuide):
     def spec(self) -> dict[str, Any]:
         """Return the guide as names and numbers."""
 
+    def _groups_of(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the group of every site; "" is the one group of all."""
+        return dict.fromkeys(names, "")
+
     def _add_parameter(self, name: str, value: Tensor) -> None:
         setattr(self, name, PyroParam(value, constraints.real))
 
     # -- building ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_built(self) -> bool:
+        """Whether the guide has seen its model, and so has its parameters."""
+        return self.prototype_trace is not None
 
     def build(self, *args: Any, **kwargs: Any) -> None:
         """Look at the model, if that is still to be done; takes the model's arguments."""
@@ -144,21 +136,26 @@ class FlatGuide(AutoGuide):
             self._setup_prototype(*args, **kwargs)
 
     def _build_if_known(self) -> None:
-        if hasattr(self.model, "sample_weights"):
+        if says_its_weights(self.model):
             self._setup_prototype()
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         trace = latent_trace(self.model, args, kwargs, self._init_loc)
         sites = dict(trace.iter_stochastic_nodes())
-        pieces: list[Tensor] = []
+        laid = {name: self._lay(name, site) for name, site in sites.items()}
+        group_of = self._groups_of(sites)
+        places: dict[str, Place] = {}
         start = 0
-        for name, site in sites.items():
-            u = self._lay(name, site, start)
-            start += u.numel()
-            pieces.append(u.reshape(-1))
-            for frame in site["cond_indep_stack"]:
-                self._prototype_frames[frame.name] = frame
-        self._register(torch.cat(pieces), sites)
+        for group in dict.fromkeys(group_of.values()):
+            first = start
+            for name in (name for name in sites if group_of[name] == group):
+                u, place = laid[name]
+                places[name] = replace(place, start=start, stop=start + u.numel(), group=group, offset=start - first)
+                start += u.numel()
+            self._group_slices[group] = slice(first, start)
+        self._places = {name: places[name] for name in sites}
+        self._prototype_frames = {frame.name: frame for site in sites.values() for frame in site["cond_indep_stack"]}
+        self._register(torch.cat([laid[name][0].reshape(-1) for name in places]), sites)
         name_parameters(self)
         self.prototype_trace = trace
 
@@ -167,15 +164,16 @@ class FlatGuide(AutoGuide):
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         rename(self)
 
-    def _lay(self, name: str, site: Any, start: int) -> Tensor:
+    @staticmethod
+    def _lay(name: str, site: Any) -> tuple[Tensor, Place]:
+        """Return where a site starts in unconstrained space, in its shape, and its place but for where that is."""
         fn = site["fn"]
         transform = bijection(name, fn)
         u = cast(Tensor, transform.inv(site["value"])).detach()
         plates = tuple(frame.name for frame in site["cond_indep_stack"])
         event_dim = fn.event_dim + u.dim() - site["value"].dim()
         kept = None if is_real(fn.support) else transform
-        self._places[name] = Place(start, start + u.numel(), u.shape, event_dim, kept, plates)
-        return u
+        return u, Place(0, u.numel(), u.shape, event_dim, kept, plates)
 
     # -- using ---------------------------------------------------------------------------------------------------
 
@@ -215,9 +213,9 @@ class FlatGuide(AutoGuide):
         """Return the flat vectors (..., P) of values by site, with any leading dimensions."""
         self._check_built()
         pieces = []
-        for name, place in self._places.items():
+        for name, place in sorted(self._places.items(), key=lambda item: item[1].start):
             u = values[name] if place.transform is None else place.transform.inv(values[name])
-            pieces.append(u.reshape(*u.shape[: u.dim() - len(place.shape)], place.stop - place.start))
+            pieces.append(u.reshape(*u.shape[: u.dim() - len(place.shape)], place.size))
         return torch.cat(pieces, dim=-1)
 
     def site_names(self) -> list[str]:
@@ -229,15 +227,35 @@ class FlatGuide(AutoGuide):
     def marginals(self) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation of every entry of the flat vector, (P,) each."""
 
+    def _moments_of(self, place: Place) -> tuple[Tensor, Tensor]:
+        """Return mean and standard deviation of one site, in any shape."""
+        mean, sd = self.marginals()
+        return mean[place.start : place.stop], sd[place.start : place.stop]
+
     @in_turn
     @torch.no_grad()
     def site(self, name: str) -> SiteView:
         """Return mean and standard deviation of the site called `name`, detached, in unconstrained space."""
-        cut = self.slice_of(name)
-        shape = self._places[name].shape
+        place = self._place(name)
         with self._pyro_context, poutine.block():
-            mean, sd = self.marginals()
-        return SiteView(mean[cut].reshape(shape).clone(), sd[cut].reshape(shape).clone())
+            mean, sd = self._moments_of(place)
+        return SiteView(mean.reshape(place.shape).clone(), sd.reshape(place.shape).clone())
+
+    def _centre(self) -> Tensor:
+        """Return what `median` makes points of, (P,): the means."""
+        return self._flat_parameter("loc")
+
+    def _flat_parameter(self, name: str) -> Tensor:
+        """Return the parameter of that name of all groups together, (P,)."""
+        return cast(Tensor, getattr(self, name))
+
+    @in_turn
+    @torch.no_grad()
+    def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Return the median of every site: its mean, mapped to the site's support."""
+        self.build(*args, **kwargs)
+        with self._pyro_context, poutine.block():
+            return self.values(self._centre().detach().clone())
 
     @in_turn
     @torch.no_grad()
@@ -252,10 +270,14 @@ class FlatGuide(AutoGuide):
 
     def slice_of(self, name: str) -> slice:
         """Return the slice of the flat vector that is the site called `name`."""
+        place = self._place(name)
+        return slice(place.start, place.stop)
+
+    def _place(self, name: str) -> Place:
         self._check_built()
         if name not in self._places:
             raise KeyError(f"no site {name!r}; the sites are {list(self._places)}")
-        return slice(self._places[name].start, self._places[name].stop)
+        return self._places[name]
 
     def _check_built(self) -> None:
         if self.prototype_trace is None:

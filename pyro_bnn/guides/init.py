@@ -7,6 +7,7 @@ With s the prior's standard deviation, m its mean, and n_in the inputs of the la
               uniform Kaiming initialisation
     normal    N(m, s^2): the prior itself
     torch     U(-1/sqrt(n_in), 1/sqrt(n_in)): PyTorch's default, which has a third of the variance of a 1/n_in prior
+              (PyTorch takes n_out for the n_in of a transposed convolution, and so does this)
     net       the values of the network handed to the model: its own initialisation, or a pre-trained network
     zeros     the prior's mean m
     typical   0 in unconstrained space, or the prior's median where the prior all but excludes 0, moved a little
@@ -29,8 +30,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, biject_to, constraints
+from torch.distributions import Distribution, biject_to, constraints
 from torch.nn import functional as F
+
+from pyro_bnn.common.sites import innermost
 
 __all__ = ["DEFAULT_LOC", "DEFAULT_RHO", "INIT_LOCS", "default_scale", "initial_loc", "is_real", "start_of"]
 
@@ -111,8 +114,7 @@ def _median(prior: Distribution) -> Tensor:
 
 
 def _typical(prior: Distribution, hints: dict[str, Any]) -> Tensor:
-    while isinstance(prior, Independent):
-        prior = prior.base_dist
+    prior = innermost(prior)
     transform = biject_to(prior.support)
     drawn = transform.inv(prior.sample())
     value: Tensor = transform(torch.zeros_like(drawn))
@@ -157,7 +159,12 @@ def start_of(model: Any, how: str) -> str:
     """Return the scheme called `how` for a model, refusing an unknown one; a BNN's default has a name of its own."""
     if how not in INIT_LOCS:
         raise ValueError(f"init_loc={how!r} is unknown: pass one of {sorted(INIT_LOCS)}")
-    return "uniform" if how == DEFAULT_LOC and hasattr(model, "sample_weights") else how
+    return "uniform" if how == DEFAULT_LOC and says_its_weights(model) else how
+
+
+def says_its_weights(model: Any) -> bool:
+    """Whether a model samples its latent sites without data, as a BNN does with `sample_weights`."""
+    return callable(getattr(model, "sample_weights", None))
 
 
 def default_scale(hints: dict[str, Any]) -> float:

@@ -50,6 +50,7 @@ from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor
 from torch.nn import functional as F
 
+from pyro_bnn.guides.base import Role
 from pyro_bnn.guides.flat import FlatGuide, Place
 from pyro_bnn.guides.init import DEFAULT_LOC, DEFAULT_RHO, default_scale
 from pyro_bnn.guides.mean_field import inverse_softplus
@@ -233,9 +234,26 @@ class AutoLowRankNormal(FlatGuide):
     :param init_loc: where the mean starts; see :mod:`pyro_bnn.guides.init`.
     :param init_scale: initial standard deviation of every weight; default softplus(-4) = 0.0181 for the weights of a
         BNN, 0.1 for the sites of another program.
+
+    >>> import torch
+    >>> from pyro_bnn.guides import AutoLowRankNormal
+    >>> from pyro_bnn.models import BNN, likelihoods, priors
+    >>> model = BNN(torch.nn.Linear(3, 2), priors.Normal(), likelihoods.Categorical(), num_data=10)
+    >>> guide = AutoLowRankNormal(model, rank=2)
+    >>> guide.distribution().factor.shape  # W in the covariance diag(d) + W W' of all 8 weights
+    torch.Size([8, 2])
+    >>> sorted(guide())
+    ['net.bias', 'net.weight']
     """
 
     kind = "low_rank"
+    analytic_elbo = "low_rank"
+    roles: ClassVar[Mapping[str, Role]] = {
+        "loc": "loc",
+        "rho": "scale",
+        "whitened_cov_factor": "scale",
+        "column_log_scale": "scale",
+    }
     loc: Tensor
     rho: Tensor
     whitened_cov_factor: Tensor
@@ -295,7 +313,7 @@ class AutoLowRankNormal(FlatGuide):
 
     def _initial_scale(self, site: Any, place: Place) -> Tensor:
         scale = default_scale(site["infer"].get("init", {})) if self.init_scale is None else self.init_scale
-        return torch.full((place.stop - place.start,), scale, dtype=torch.float64, device=site["value"].device)
+        return torch.full((place.size,), scale, dtype=torch.float64, device=site["value"].device)
 
     def distribution(self) -> LowRankNormal:
         """Return q over the flat vector."""
@@ -331,10 +349,3 @@ class AutoLowRankNormal(FlatGuide):
         """Return mu and sqrt(d + rowsum W^2)."""
         q = self.distribution()
         return q.mean, q.stddev
-
-    @torch.no_grad()
-    def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Return the median of every site: its mean, mapped to the site's support."""
-        self.build(*args, **kwargs)
-        with self._pyro_context:
-            return self.values(self.loc.detach())

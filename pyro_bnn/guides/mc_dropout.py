@@ -82,7 +82,7 @@ class AutoDropout(FlatGuide):
                 spread = z.reshape(1, -1, *(1,) * (len(place.shape) - 2)).expand(place.shape)  # (out, in, ...)
                 pieces.append(spread.reshape(-1))
             else:
-                pieces.append(like.new_ones(place.stop - place.start))
+                pieces.append(like.new_ones(place.size))
         return torch.cat(pieces)
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
@@ -118,10 +118,3 @@ class AutoDropout(FlatGuide):
             low = torch.where(kept < 0, 1 - self.rate, self.rate)  # the probability of the lower of the two values
             flat[:, cut] = torch.where(q[:, None] <= low, kept.clamp(max=0), kept.clamp(min=0))
         return self.values(flat)
-
-    @torch.no_grad()
-    def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Return the mean weights M: the network without dropout."""
-        self.build(*args, **kwargs)
-        with self._pyro_context:
-            return self.values(self.loc.detach())

@@ -17,16 +17,14 @@ References: Graves 2011; Blundell et al. 2015 (softplus map).
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Literal, NamedTuple, TypeAlias, cast, final
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, cast, final
 
 import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
 from pyro.distributions import constraints
-from pyro.infer.autoguide import AutoGuide
 from pyro.infer.autoguide.utils import deep_setattr
 from pyro.nn import PyroParam
 from torch import Tensor
@@ -34,27 +32,21 @@ from torch.distributions import Distribution
 from torch.distributions.utils import lazy_property
 from torch.nn import functional as F
 
+from pyro_bnn.common.renamed import renamed
 from pyro_bnn.common.turns import in_turn
 from pyro_bnn.common.untouched import untouched
-from pyro_bnn.guides.init import DEFAULT_LOC, DEFAULT_RHO, default_scale, is_real, start_of
-from pyro_bnn.guides.program import bijection, latent_trace, name_parameters, new_name, rename
-from pyro_bnn.guides.quantiles import as_quantiles, normal_quantiles
+from pyro_bnn.guides.base import Role, SiteView
+from pyro_bnn.guides.flat import FlatGuide, Place
+from pyro_bnn.guides.init import DEFAULT_LOC, DEFAULT_RHO, default_scale, is_real
 
-__all__ = ["DEFAULT_RHO", "AutoMeanFieldNormal", "FlatSlice", "Groups", "SiteView", "inverse_softplus"]
+__all__ = ["DEFAULT_RHO", "AutoMeanFieldNormal", "FlatSlice", "SiteGroups", "SiteView", "inverse_softplus"]
 
-Groups: TypeAlias = Literal["site"] | Mapping[str, str | Sequence[str]] | None
+SiteGroups: TypeAlias = Literal["site"] | Mapping[str, str | Sequence[str]] | None
 
 
 def inverse_softplus(sigma: Tensor) -> Tensor:
     """Return rho with softplus(rho) = sigma, accurate for small and for large sigma."""
     return sigma + torch.log(-torch.expm1(-sigma))
-
-
-class SiteView(NamedTuple):
-    """Mean and standard deviation of one site, detached, in unconstrained space and in the site's shape."""
-
-    loc: Tensor
-    scale: Tensor
 
 
 class FlatSlice(NamedTuple):
@@ -64,19 +56,6 @@ class FlatSlice(NamedTuple):
     scale: Tensor
     start: int
     stop: int
-
-
-@dataclass(frozen=True)
-class _Place:
-    """The layout of one site: its group, its slice of the flat vectors, and how to sample it."""
-
-    group: str
-    start: int
-    stop: int
-    shape: torch.Size
-    event_dim: int
-    transform: Any
-    plates: tuple[str, ...]
 
 
 class _Presampled(dist.Normal):
@@ -114,7 +93,7 @@ class _Presampled(dist.Normal):
         return dist.Normal(self.loc, self.scale).expand(batch_shape)
 
 
-def _assign(names: Iterable[str], groups: Groups) -> dict[str, str]:
+def _assign(names: Iterable[str], groups: SiteGroups) -> dict[str, str]:
     """Return the group of every site; "" is the one group of all."""
     names = list(names)
     if groups is None:
@@ -154,7 +133,7 @@ def _check_positive(name: str, value: float | None) -> None:
 
 
 @final
-class AutoMeanFieldNormal(AutoGuide):
+class AutoMeanFieldNormal(FlatGuide):
     """
     A mean-field normal guide with softplus scales, flat storage and an analytic KL.
 
@@ -170,7 +149,20 @@ class AutoMeanFieldNormal(AutoGuide):
     :param groups: None (one flat pair of vectors), 'site' (one pair per site), or a dict of group name -> site pattern;
         sites that match none form the group 'rest'.
     :param freeze: which of 'loc' and 'scale' not to train.
+
+    >>> import torch
+    >>> from pyro_bnn.guides import AutoMeanFieldNormal
+    >>> from pyro_bnn.models import BNN, likelihoods, priors
+    >>> model = BNN(torch.nn.Linear(3, 2), priors.Normal(), likelihoods.Categorical(), num_data=10)
+    >>> guide = AutoMeanFieldNormal(model, init_scale=0.01)
+    >>> [(name, tuple(p.shape)) for name, p in guide.named_parameters()]  # flat: one pair for all 8 weights
+    [('loc_unconstrained', (8,)), ('rho_unconstrained', (8,))]
+    >>> guide.site("net.weight").scale.shape, round(guide.site("net.bias").scale[0].item(), 4)
+    (torch.Size([2, 3]), 0.01)
     """
+
+    roles: ClassVar[Mapping[str, Role]] = {"loc": "loc", "rho": "scale"}
+    takes_moments = True
 
     def __init__(
         self,
@@ -181,12 +173,9 @@ class AutoMeanFieldNormal(AutoGuide):
         init_rho: float | None = None,
         relative_scale: float | None = None,
         max_scale: float | None = None,
-        groups: Groups = None,
+        groups: SiteGroups = None,
         freeze: str | Sequence[str] = (),
     ) -> None:
-        if not callable(model):
-            raise TypeError(f"model is a {type(model).__name__}; pass a Pyro program (a callable)")
-        init_loc = start_of(model, init_loc)
         if sum(v is not None for v in (init_scale, init_rho, relative_scale)) > 1:
             raise ValueError("init_scale, init_rho and relative_scale all set the initial sigma: pass one of them")
         _check_positive("init_scale", init_scale)
@@ -198,10 +187,9 @@ class AutoMeanFieldNormal(AutoGuide):
         freeze = [freeze] if isinstance(freeze, str) else list(freeze)
         for which in freeze:
             _check_part(which)
-        super().__init__(model)  # type: ignore[no-untyped-call]
-        self._pyro_name = new_name(self)
+        super().__init__(model, init_loc)
         self._options: dict[str, Any] = dict(
-            init_loc=init_loc,
+            init_loc=self._init_loc,
             init_scale=init_scale,
             init_rho=init_rho,
             relative_scale=relative_scale,
@@ -209,10 +197,8 @@ class AutoMeanFieldNormal(AutoGuide):
             groups=groups,
             freeze=freeze,
         )
-        self._places: dict[str, _Place] = {}
         self._sizes: dict[str, list[int]] = {}
-        if hasattr(model, "sample_weights"):
-            self._setup_prototype()
+        self._build_if_known()
 
     def spec(self) -> dict[str, Any]:
         """Return the guide as names and numbers."""
@@ -220,48 +206,22 @@ class AutoMeanFieldNormal(AutoGuide):
 
     # -- building ------------------------------------------------------------------------------------------------
 
-    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
-        trace = latent_trace(self.model, args, kwargs, self._options["init_loc"])
-        sites = dict(trace.iter_stochastic_nodes())
-        group_of = _assign(sites, self._options["groups"])
-        locs: dict[str, list[Tensor]] = {}
-        rhos: dict[str, list[Tensor]] = {}
-        self._prototype_frames = {}
-        for name, site in sites.items():
-            group = group_of[name]
-            loc, place = self._lay(name, site, group, sum(t.numel() for t in locs.get(group, [])))
-            self._places[name] = place
-            locs.setdefault(group, []).append(loc.reshape(-1))
-            rhos.setdefault(group, []).append(self._initial_rho(site, loc).reshape(-1))
-            for frame in site["cond_indep_stack"]:
-                self._prototype_frames[frame.name] = frame
-        taken = [group for group in locs if group and hasattr(self, group.partition(".")[0])]
+    def _groups_of(self, names: Iterable[str]) -> dict[str, str]:
+        return _assign(names, self._options["groups"])
+
+    def _register(self, loc: Tensor, sites: Mapping[str, Any]) -> None:
+        taken = [group for group in self._group_slices if group and hasattr(self, group.partition(".")[0])]
         if taken:
             raise ValueError(f"groups: {taken[0]!r} begins with the name of an attribute of the guide: rename it")
-        self._sizes = {group: [t.numel() for t in tensors] for group, tensors in locs.items()}
-        for group in locs:
+        for group, cut in self._group_slices.items():
+            own = {name: place for name, place in self._places.items() if place.group == group}
+            self._sizes[group] = [place.size for place in own.values()]
+            starts = [self._initial_rho(sites[n], loc[p.start : p.stop].view(p.shape)) for n, p in own.items()]
             prefix = f"{group}." if group else ""
-            deep_setattr(self, f"{prefix}loc", PyroParam(torch.cat(locs[group]), constraints.real))
-            deep_setattr(self, f"{prefix}rho", PyroParam(torch.cat(rhos[group]), constraints.real))
-        name_parameters(self)
-        self.prototype_trace = trace
+            deep_setattr(self, f"{prefix}loc", PyroParam(loc[cut].clone(), constraints.real))
+            deep_setattr(self, f"{prefix}rho", PyroParam(torch.cat([r.reshape(-1) for r in starts]), constraints.real))
         for which in self._options["freeze"]:
-            self.freeze(which)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Give a copy a name of its own, so that it shares no parameter with the original."""
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        rename(self)
-
-    def _lay(self, name: str, site: Any, group: str, start: int) -> tuple[Tensor, _Place]:
-        fn = site["fn"]
-        transform = bijection(name, fn)
-        loc = transform.inv(site["value"]).detach()
-        event_dim = fn.event_dim + loc.dim() - site["value"].dim()
-        plates = tuple(frame.name for frame in site["cond_indep_stack"])
-        bend = None if is_real(fn.support) else transform
-        place = _Place(group, start, start + loc.numel(), loc.shape, event_dim, bend, plates)
-        return loc, place
+            self._train(which, False)
 
     def _initial_rho(self, site: Any, loc: Tensor) -> Tensor:
         options = self._options
@@ -306,8 +266,7 @@ class AutoMeanFieldNormal(AutoGuide):
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample every site; takes the model's arguments and uses none of them once it is built."""
-        if self.prototype_trace is None:
-            self._setup_prototype(*args, **kwargs)
+        self.build(*args, **kwargs)
         plates: Any = self._create_plates(*args, **kwargs) if self._prototype_frames else {}  # type: ignore[no-untyped-call]
         draws, flats = self.plain_draw()
         result = {}
@@ -343,43 +302,34 @@ class AutoMeanFieldNormal(AutoGuide):
                 flats[group], pieces[group] = (loc, scale), iter(draw.split(sizes))
         for name, place in self._places.items():
             values[name] = next(pieces[place.group]).view(place.shape)
-            places[name] = FlatSlice(*flats[place.group], place.start, place.stop)
+            places[name] = FlatSlice(*flats[place.group], place.offset, place.offset + place.size)
         return values, places
 
     @staticmethod
-    def _transformed(fn: Any, place: _Place) -> Any:
+    def _transformed(fn: Any, place: Place) -> Any:
         pushed = dist.TransformedDistribution(fn, [place.transform])
         shift = place.transform.domain.event_dim - place.transform.codomain.event_dim
         return pushed.to_event(place.event_dim - shift - pushed.event_dim)
 
     # -- looking at it -------------------------------------------------------------------------------------------
 
-    def _built(self) -> None:
-        if self.prototype_trace is None:
-            raise RuntimeError("the guide has not seen the model yet: call it once with the model's arguments")
+    def _flat_parameter(self, name: str) -> Tensor:
+        return torch.cat([self._flat(group, name) for group in self._sizes])
 
-    @in_turn
-    @torch.no_grad()
-    def site(self, name: str) -> SiteView:
-        """Return mean and standard deviation of the site called `name`, detached, in unconstrained space."""
-        self._built()
-        if name not in self._places:
-            raise KeyError(f"no site {name!r}; the sites are {list(self._places)}")
-        place = self._places[name]
-        with self._pyro_context, poutine.block():
-            loc = self._flat(place.group, "loc").detach()
-            scale = self.scale_of(self._flat(place.group, "rho")).detach()
-        cut = slice(place.start, place.stop)
-        return SiteView(loc[cut].view(place.shape).clone(), scale[cut].view(place.shape).clone())
+    def marginals(self) -> tuple[Tensor, Tensor]:
+        """Return mu and sigma."""
+        scales = [self.scale_of(self._flat(group, "rho")) for group in self._sizes]
+        return self._flat_parameter("loc"), torch.cat(scales)
+
+    def _moments_of(self, place: Place) -> tuple[Tensor, Tensor]:
+        cut = slice(place.offset, place.offset + place.size)
+        return self._flat(place.group, "loc")[cut], self.scale_of(self._flat(place.group, "rho"))[cut]
 
     @in_turn
     @torch.no_grad()
     def assign(self, name: str, loc: Tensor, scale: Tensor) -> None:
         """Set mean and standard deviation of the site called `name`, in unconstrained space."""
-        self._built()
-        if name not in self._places:
-            raise KeyError(f"no site {name!r}; the sites are {list(self._places)}")
-        place, cap = self._places[name], self._options["max_scale"]
+        place, cap = self._place(name), self._options["max_scale"]
         sigma = scale.double()
         if not bool((sigma > 0).all()):
             raise ValueError(f"site {name!r}: a standard deviation of {float(sigma.min())} is not above 0")
@@ -390,57 +340,32 @@ class AutoMeanFieldNormal(AutoGuide):
                     f"max_scale={cap}: raise max_scale"
                 )
             sigma = -cap * torch.log1p(-sigma / cap)
-        cut = slice(place.start, place.stop)
+        cut = slice(place.offset, place.offset + place.size)
         with self._pyro_context, poutine.block():
             self._flat(place.group, "loc")[cut].copy_(loc.reshape(-1))
             self._flat(place.group, "rho")[cut].copy_(inverse_softplus(sigma).reshape(-1))
 
-    def site_names(self) -> list[str]:
-        """Return the names of all sites, in the model's order."""
-        self._built()
-        return list(self._places)
-
-    @in_turn
-    @torch.no_grad()
-    def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Return the median of every site: its mean, mapped to the site's support."""
-        if self.prototype_trace is None:
-            self._setup_prototype(*args, **kwargs)
-        result = {}
-        for name, place in self._places.items():
-            loc = self.site(name).loc
-            result[name] = loc if place.transform is None else place.transform(loc)
-        return result
-
-    @in_turn
-    @torch.no_grad()
-    def quantiles(self, quantiles: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Return quantiles (Q, *shape) of every site, exactly; for the levels Q, such as [0.05, 0.5, 0.95]."""
-        if self.prototype_trace is None:
-            self._setup_prototype(*args, **kwargs)
-        result = {}
-        for name, place in self._places.items():
-            loc, scale = self.site(name)
-            result[name] = normal_quantiles(name, loc, scale, place.transform, as_quantiles(quantiles, loc))
-        return result
-
     # -- freezing ------------------------------------------------------------------------------------------------
 
     def _train(self, which: str, train: bool) -> None:
-        _check_part(which)
-        self._built()
-        leaf = {"loc": "loc_unconstrained", "scale": "rho_unconstrained"}[which]
         for name, parameter in self.named_parameters():
-            if name.rpartition(".")[2] == leaf:
+            if self.role(name) == which:
                 parameter.requires_grad_(train)
 
     def freeze(self, which: str) -> None:
         """Stop training 'loc' or 'scale'."""
+        _check_part(which)
+        self._check_built()
         self._train(which, False)
 
     def unfreeze(self, which: str) -> None:
         """Train 'loc' or 'scale' again."""
+        _check_part(which)
+        self._check_built()
         self._train(which, True)
 
 
 _WRITTEN = {name: vars(AutoMeanFieldNormal)[name] for name in ("forward", "scale_of", "_flat", "plain_draw")}
+
+
+__getattr__ = renamed(__name__, {"Groups": "SiteGroups"})

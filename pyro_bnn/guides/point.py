@@ -57,10 +57,3 @@ class AutoPoint(FlatGuide):
     def marginals(self) -> tuple[Tensor, Tensor]:
         """Return the point, and zeros."""
         return self.loc, torch.zeros_like(self.loc)
-
-    @torch.no_grad()
-    def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Return the point."""
-        self.build(*args, **kwargs)
-        with self._pyro_context:
-            return self.values(self.loc.detach())

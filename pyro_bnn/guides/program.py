@@ -8,12 +8,12 @@ import pyro.poutine as poutine
 import torch
 from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.util import site_is_subsample
 from torch.distributions import biject_to
 
 from pyro_bnn.common.modules import untouched
+from pyro_bnn.common.sites import is_subsample
 from pyro_bnn.common.turns import in_turn
-from pyro_bnn.guides.init import initial_loc
+from pyro_bnn.guides.init import initial_loc, says_its_weights
 
 __all__ = ["bijection", "check_global", "latent_trace", "name_parameters", "new_name", "rename"]
 
@@ -21,7 +21,7 @@ _SERIAL = itertools.count(1)
 
 
 def _hidden(site: Any) -> bool:
-    return bool(site["type"] != "sample" or site["is_observed"] or site["name"] == "obs" or site_is_subsample(site))
+    return bool(site["type"] != "sample" or site["is_observed"] or site["name"] == "obs" or is_subsample(site))
 
 
 @final
@@ -48,12 +48,12 @@ def latent_trace(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init
 
     The sites of a BNN start from the global random state, those of another program from one number of it.
     """
-    program = getattr(model, "sample_weights", None)
+    program = model.sample_weights if says_its_weights(model) else None
     seed = int(torch.randint(2**62, ())) if program is None and init_loc != "zeros" else None
     full_plates: set[str] = set()
 
     def hidden(site: Any) -> bool:
-        drawn = site["type"] == "sample" and site_is_subsample(site) and site["value"] is None
+        drawn = site["type"] == "sample" and is_subsample(site) and site["value"] is None
         if drawn and site["fn"].subsample_size in (None, site["fn"].size):
             full_plates.add(site["name"])  # made without subsample=: all of its rows, at every call
         return _hidden(site)

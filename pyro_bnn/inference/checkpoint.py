@@ -6,19 +6,18 @@ A state is plain data (tensors, numbers, strings, dicts, lists): `torch.save` wr
 another process counts differently. Files are replaced in one step, so that a reader finds the old one or the new one.
 """
 
-import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import pyro
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
+from pyro_bnn.common.files import atomic_write
 from pyro_bnn.common.turns import hold_interrupts
 
 __all__ = [
@@ -33,23 +32,6 @@ __all__ = [
     "store_with",
     "synchronise",
 ]
-
-
-@contextmanager
-def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that takes the place of `path` once it is whole; a failure leaves `path` as it was."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:

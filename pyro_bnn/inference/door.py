@@ -29,17 +29,16 @@ import pyro.poutine as poutine
 import torch
 from pyro.distributions import Unit
 from pyro.infer.autoguide import AutoGuide
-from pyro.poutine.subsample_messenger import _Subsample
 from pyro.util import check_site_shape
 from torch import Tensor, nn
 from torch.distributions import constraints
 
+from pyro_bnn.common.sites import is_subsample, leaf_of
 from pyro_bnn.data.arrays import members
 from pyro_bnn.data.split import Split, as_split
 from pyro_bnn.data.standardise import Standardiser, plain, standardiser_of
 from pyro_bnn.data.streams import Loaded, Rows, Stream, as_batch, is_stream
 from pyro_bnn.inference.missing import MaskMissing, any_missing, check_known_as_a_whole
-from pyro_bnn.inference.sites import leaf_of
 
 __all__ = ["Admitted", "Standardise", "admit", "known_dtype"]
 
@@ -505,7 +504,7 @@ def _check_sites(trace: Any, weights: Any, rows: Split, counts: tuple[int, ...])
 def _check_no_row_has_a_latent(trace: Any) -> None:
     """Refuse latent sites with a value per row: rows come in another order in every epoch, an autoguide's do not."""
     for name, site in trace.nodes.items():
-        latent = site["type"] == "sample" and not site["is_observed"] and not isinstance(site["fn"], _Subsample)
+        latent = site["type"] == "sample" and not site["is_observed"] and not is_subsample(site)
         if latent and any(frame.name == "data" for frame in site["cond_indep_stack"]):
             raise ValueError(
                 f"site {name!r} has a value for each row, and fit shuffles the rows: train with stock SVI.step on all "
@@ -538,6 +537,8 @@ def _drawn(law: Any) -> torch.dtype | None:
 def _check_labels(law: Any, name: str, y: Tensor) -> None:
     """Refuse labels outside the support; torch would look at those of the first batch only."""
     support = law.support
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
     bounds = [getattr(support, bound, 0) for bound in ("lower_bound", "upper_bound")]
     if not support.is_discrete or support.event_dim or any(isinstance(bound, Tensor) for bound in bounds):
         return

@@ -33,14 +33,18 @@ KL. A REINFORCE baseline never contains the draw it is subtracted from.
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+=======
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+>>>>>>> main
 from typing import Any, final
 
 import pyro.poutine as poutine
 import torch
-from pyro.distributions import Delta
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.util import MultiFrameTensor, is_validation_enabled, torch_item
@@ -49,7 +53,7 @@ from pyro.poutine.util import prune_subsample_sites
 from pyro.util import check_if_enumerated, check_model_guide_match, check_site_shape, warn_if_nan
 from torch import Tensor
 
-from pyro_bnn.inference.kl import is_point_mass, sample_sites
+from pyro_bnn.common.sites import closed_kl, innermost, is_point_mass, leaf_of, sample_sites
 from pyro_bnn.inference.reparam import active_reparameterization
 
 __all__ = [
@@ -104,9 +108,7 @@ def _check_repeated(replayed: Any, guide: Any) -> None:
 
 
 def _point(fn: Any) -> Tensor:
-    while not isinstance(fn, Delta):
-        fn = fn.base_dist
-    point: Tensor = fn.v
+    point: Tensor = innermost(fn).v
     return point
 
 
@@ -121,7 +123,7 @@ def _check_program(guide: Any, why: str) -> None:
 @contextmanager
 def _held_fixed(trace: Any) -> Iterator[None]:
     """Stop gradients to the parameters of `trace` from whatever is computed inside."""
-    leaves = [_leaf(site["value"]) for site in trace.nodes.values() if site["type"] == "param"]
+    leaves = [leaf_of(site["value"]) for site in trace.nodes.values() if site["type"] == "param"]
     trained = [leaf for leaf in leaves if leaf.requires_grad]
     for leaf in trained:
         leaf.requires_grad_(False)
@@ -132,11 +134,6 @@ def _held_fixed(trace: Any) -> Iterator[None]:
     finally:
         for leaf in trained:
             leaf.requires_grad_(True)
-
-
-def _leaf(value: Any) -> Tensor:
-    leaf: Tensor = value.unconstrained() if hasattr(value, "unconstrained") else value
-    return leaf
 
 
 # ---------------------------------------------------------------------------------------------- path derivative
@@ -323,13 +320,10 @@ class TraceColdPosterior_ELBO(TraceMeanField_ELBO):
 
     def _kl_site(self, q: Any, p: Any) -> Tensor:
         """T KL(q || p) - (1 - T) E_q log p of one site."""
-        if not is_point_mass(q["fn"]):
-            try:
-                kl = torch.distributions.kl_divergence(q["fn"], p["fn"])
+        kl = None if is_point_mass(q["fn"]) else closed_kl(q["fn"], p["fn"])
+        if kl is not None:
+            with suppress(NotImplementedError):  # some laws have no entropy
                 cold = kl + (1 - self.temperature) * q["fn"].entropy()
-            except NotImplementedError:
-                pass
-            else:
                 return torch.as_tensor(scale_and_mask(cold, q["scale"], q["mask"])).sum()
         return torch.as_tensor(self.temperature * q["log_prob_sum"] - p["log_prob_sum"])
 

@@ -22,7 +22,8 @@ import torch
 from pyro.infer import ELBO
 from torch import Tensor, nn
 
-from pyro_bnn.inference.kl import sample_sites
+from pyro_bnn.common.moments import Welford
+from pyro_bnn.common.sites import leaf_of, sample_sites
 from pyro_bnn.inference.reparam import leaves_behind
 
 if TYPE_CHECKING:
@@ -117,26 +118,23 @@ def gradient_variance(
         guide_trace, model_trace = _run(model, guide, batch)
     parameters = {**_parameters(guide_trace), **_parameters(model_trace)}
     kinds, slices = _layout(guide_trace, parameters)
-    mean = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
-    squares = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
+    sums = {name: Welford(torch.zeros_like(p, dtype=torch.float64)) for name, p in parameters.items()}
     loss_and_grads: Callable[..., Any] = elbo.loss_and_grads  # type: ignore[attr-defined]
     kept = {name: p.grad for name, p in parameters.items()}
     try:
         with _untouched(model, guide):
-            for r in range(1, draws + 1):
+            for _ in range(draws):
                 for p in parameters.values():
                     p.grad = None
                 loss_and_grads(model, guide, *batch)
                 for name, p in parameters.items():
-                    gradient = torch.zeros_like(mean[name]) if p.grad is None else p.grad.double()
-                    deviation = gradient - mean[name]
-                    mean[name] += deviation / r
-                    squares[name] += deviation * (gradient - mean[name])
+                    own = sums[name]
+                    own.update(torch.zeros_like(own.mean) if p.grad is None else p.grad.double())
     finally:
         for name, p in parameters.items():
             p.grad = kept[name]
-    variance = {name: total / (draws - 1) for name, total in squares.items()}
-    return GradientVariance(draws, mean, variance, kinds, slices)
+    mean = {name: own.mean for name, own in sums.items()}
+    return GradientVariance(draws, mean, {n: own.variance(1) for n, own in sums.items()}, kinds, slices)
 
 
 def _run(model: Callable[..., Any], guide: Callable[..., Any], batch: Sequence[Any]) -> tuple[Any, Any]:
@@ -147,7 +145,7 @@ def _run(model: Callable[..., Any], guide: Callable[..., Any], batch: Sequence[A
 def _parameters(trace: Any) -> dict[str, Tensor]:
     """Unconstrained parameters by name."""
     values = {name: site["value"] for name, site in trace.nodes.items() if site["type"] == "param"}
-    return {name: v.unconstrained() if hasattr(v, "unconstrained") else v for name, v in values.items()}
+    return {name: leaf_of(v) for name, v in values.items()}
 
 
 def _layout(

@@ -35,15 +35,14 @@ from typing import Any, Protocol, final
 
 import pyro.poutine as poutine
 import torch
-from pyro.distributions import Delta
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import _PYRO_STACK
-from pyro.poutine.subsample_messenger import _Subsample
 from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor
 
 from pyro_bnn.common.modules import evaluation_mode
+from pyro_bnn.common.sites import closed_kl, is_point_mass, is_subsample, sample_sites
 from pyro_bnn.common.turns import alone
 
 __all__ = [
@@ -262,7 +261,14 @@ def annealed(shape: str = "linear", *, epochs: float) -> KLWeight:
 
 
 def tempered(eta: float) -> KLWeight:
-    """Tempering: the target is p(w) prod p(y|x,w)^(1/eta). For "no KL" use geometric(0)."""
+    """
+    Tempering: the target is p(w) prod p(y|x,w)^(1/eta). For "no KL" use geometric(0).
+
+    >>> from pyro_bnn.inference import kl
+    >>> weight = kl.tempered(0.1) * kl.annealed("linear", epochs=5)
+    >>> [weight.weight(epoch=e, batch=0, batch_size=50, num_batches=2, num_data=100) for e in (0, 5)]
+    [0.0, 0.1]
+    """
     allowed = "a finite number > 0 (for no KL at all use geometric(0))"
     return KLWeight(factors=(_Tempered(_number("eta", eta, allowed=allowed, positive=True)),))
 
@@ -341,7 +347,7 @@ class _ScaleKL(Messenger):
         self.weight = weight
 
     def _pyro_sample(self, msg: Any) -> None:
-        if msg["is_observed"] or isinstance(msg["fn"], _Subsample):
+        if msg["is_observed"] or is_subsample(msg):
             return
         for frame in msg["cond_indep_stack"]:
             if frame.name == DATA_PLATE:
@@ -482,31 +488,12 @@ def _kl_one_draw(model: Callable[..., Any], guide: Callable[..., Any], args: Any
     return total
 
 
-def sample_sites(trace: Any) -> dict[str, Any]:
-    """The sample sites of a trace by name, without the plates' subsamples."""
-    return {
-        name: site
-        for name, site in trace.nodes.items()
-        if site["type"] == "sample" and not isinstance(site["fn"], _Subsample)
-    }
-
-
 def _kl_site(q: Any, p: Any) -> Tensor:
-    if not is_point_mass(q["fn"]):  # the KL registered for Delta leaves out the log-density it carries
-        try:
-            kl = torch.distributions.kl_divergence(q["fn"], p["fn"])
-        except NotImplementedError:
-            pass
-        else:
-            return torch.as_tensor(scale_and_mask(kl, q["scale"], q["mask"])).sum()
+    # the KL registered for Delta leaves out the log-density it carries
+    kl = None if is_point_mass(q["fn"]) else closed_kl(q["fn"], p["fn"])
+    if kl is not None:
+        return torch.as_tensor(scale_and_mask(kl, q["scale"], q["mask"])).sum()
     return _log_prob(q) - _log_prob(p)
-
-
-def is_point_mass(fn: Any) -> bool:
-    """Whether `fn` is a Delta, under any number of reinterpreted dimensions."""
-    while isinstance(fn, torch.distributions.Independent):
-        fn = fn.base_dist
-    return isinstance(fn, Delta)
 
 
 def _log_prob(site: Any) -> Tensor:

@@ -22,18 +22,15 @@ from pyro.infer import TraceMeanField_ELBO
 from pyro.infer.util import torch_item
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
-from torch.distributions import Independent
 
-from pyro_bnn.inference.kl import sample_sites
+from pyro_bnn.common.sites import innermost, sample_sites
 
 __all__ = ["TraceLowRank_ELBO"]
 
 
 def _fixed_normal(fn: Any, size: int) -> tuple[Tensor, Tensor] | None:
     """Return mean and deviation (P_site,) of a prior that is Normal with given numbers, else None."""
-    base = fn
-    while isinstance(base, Independent):
-        base = base.base_dist
+    base = innermost(fn)
     if not isinstance(base, dist.Normal) or base.loc.requires_grad or base.scale.requires_grad:
         return None
     mean, sd = base.loc.expand(base.batch_shape).reshape(-1), base.scale.expand(base.batch_shape).reshape(-1)
@@ -100,7 +97,7 @@ class TraceLowRank_ELBO(TraceMeanField_ELBO):
         for name, place in places.items():
             p = p_sites[name]
             if place.transform is None and p["mask"] is None and torch.as_tensor(p["scale"]).dim() == 0:
-                normal = _fixed_normal(p["fn"], place.stop - place.start)
+                normal = _fixed_normal(p["fn"], place.size)
                 if normal is not None:
                     known[name] = normal
         fn = q["fn"]

@@ -18,7 +18,9 @@ from typing import Any, final
 import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
-from torch.distributions import Distribution, Independent, constraints, transform_to
+from torch.distributions import Distribution, constraints, transform_to
+
+from pyro_bnn.common.sites import innermost
 
 __all__ = ["MaskMissing", "any_missing", "check_known_as_a_whole", "elements"]
 
@@ -40,9 +42,7 @@ def _inside(support: Any, like: Tensor) -> Tensor:
 
 def elements(fn: Distribution) -> tuple[Any, int]:
     """Return the law of single elements and how many dimensions of them are one event; a law of vectors as it is."""
-    base: Any = fn
-    while isinstance(base, Independent):
-        base = base.base_dist
+    base = innermost(fn)
     return base, len(fn.event_shape) - len(base.event_shape)
 
 

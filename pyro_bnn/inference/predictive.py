@@ -9,23 +9,26 @@ time; nothing here grows with S.
 """
 
 import itertools
+import warnings
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, cast, final, runtime_checkable
+from typing import Any, TypeAlias, cast, final
 
 import pyro.poutine as poutine
 import torch
 from pyro.distributions import Unit
 from pyro.infer.autoguide import AutoGuide
-from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal
+from torch.distributions import Bernoulli, Categorical, Distribution, Normal
 
+from pyro_bnn.common.contract import Guide, contract_of
 from pyro_bnn.common.modules import evaluation_mode, reachable_modules
+from pyro_bnn.common.sites import innermost, is_subsample
 from pyro_bnn.common.turns import OwnRandomness, in_turn
 from pyro_bnn.data.arrays import Inputs, first_rows, members, number_of_rows, pieces
 from pyro_bnn.data.standardise import plain
+from pyro_bnn.inference import laws as laws_of
 
 __all__ = [
     "ClassDraw",
@@ -71,20 +74,6 @@ class RealDraw:
 Draw: TypeAlias = ClassDraw | RealDraw
 
 
-@runtime_checkable
-class Dealing(Protocol):
-    """
-    A guide of finitely many draws or members, which gives each once before any comes again.
-
-    `decks` are what it takes them from; a prediction deals from decks of its own, so that two do not mix. A guide
-    whose draws bring values of the model's own parameters says so with `moves_model`.
-    """
-
-    def restart(self) -> None: ...
-    def decks(self) -> "Sequence[Any]": ...
-    def moves_model(self) -> bool: ...
-
-
 def rows_per_pass(x: Inputs) -> int:
     """Return how many rows of x (N, ...) go through a network at once: 250 images of 1x28x28, 130 of 3x32x32."""
     if isinstance(x, tuple):
@@ -117,7 +106,8 @@ def _observed_site(trace: Any, latents: Container[str]) -> str:
         for name, site in trace.nodes.items()
         if site["type"] == "sample"
         and name not in latents
-        and not isinstance(site["fn"], (_Subsample, Unit))
+        and not is_subsample(site)
+        and not isinstance(site["fn"], Unit)
         and not site["infer"].get("_deterministic")
     }
     if len(sites) > 1 and "obs" in sites:
@@ -138,9 +128,7 @@ def _observed_site(trace: Any, latents: Container[str]) -> str:
 
 
 def _as_draw(fn: Distribution) -> Draw:
-    base = fn
-    while isinstance(base, Independent):
-        base = base.base_dist
+    base = innermost(fn)
     if isinstance(base, Categorical):
         exact = getattr(base, "log_probs", None)  # torch's own logits are off by a rounding of large ones
         return ClassDraw(base.logits.log_softmax(-1) if exact is None else exact)  # (B, K)
@@ -148,7 +136,7 @@ def _as_draw(fn: Distribution) -> Draw:
         logits = base.logits
         positive, negative = nn.functional.logsigmoid(logits), nn.functional.logsigmoid(-logits)
         return ClassDraw(torch.stack([negative, positive], dim=-1))  # (B, 2)
-    mean, sd = fn.mean, fn.stddev
+    mean, sd = laws_of.moments(fn)
     laws = () if isinstance(base, Normal) else (fn,)
     return RealDraw(mean, sd, laws) if mean.dim() > 1 else RealDraw(mean.unsqueeze(-1), sd.unsqueeze(-1), laws)
 
@@ -175,7 +163,7 @@ def guide_trace(guide: Callable[..., Any], model: Callable[..., Any], *args: Any
     One of Pyro's own that was never called builds itself on its first call and would take `obs` for a latent site: it
     is called once with labels that the model draws.
     """
-    if isinstance(guide, AutoGuide) and guide.prototype_trace is None:
+    if not contract_of(guide).is_built and isinstance(guide, AutoGuide) and not isinstance(guide, Guide):
         with torch.random.fork_rng(), poutine.block():
             trace = poutine.trace(model).get_trace(*args, **kwargs)
             if "obs" in trace.nodes:
@@ -185,9 +173,10 @@ def guide_trace(guide: Callable[..., Any], model: Callable[..., Any], *args: Any
 
 def _latents(model: Callable[..., Any], guide: Callable[..., Any], x: Inputs, plug_in: bool) -> dict[str, Tensor]:
     if plug_in:
-        if not hasattr(guide, "median"):
+        promised = contract_of(guide)
+        if not promised.has_median:
             raise ValueError(f"{type(guide).__name__} has no median(): a plug-in prediction needs a point to plug in")
-        return dict(guide.median(x))
+        return promised.median(x)
     trace = guide_trace(guide, model, x)
     return {name: cast(Tensor, trace.nodes[name]["value"]) for name in trace.stochastic_nodes}
 
@@ -216,8 +205,7 @@ def _taken(model: Callable[..., Any], guide: Callable[..., Any], x: Inputs, plug
         except (RuntimeError, TypeError, IndexError) as error:
             failure = error
             continue
-        if hasattr(guide, "restart"):
-            guide.restart()
+        contract_of(guide).restart()
         return one
     assert failure is not None
     raise failure
@@ -228,13 +216,13 @@ class _Hands:
     """What is left in the decks of a guide for one prediction, and what the model holds besides."""
 
     def __init__(self, model: Any, guide: Any) -> None:
-        self.decks = list(guide.decks()) if isinstance(guide, Dealing) else []
+        promised = contract_of(guide)
+        self.decks = list(promised.decks())
         self.left: list[list[int]] = [[] for _ in self.decks]
-        self.moved = [*model.parameters(), *model.buffers()] if self._moves(model, guide) else []
-
-    @staticmethod
-    def _moves(model: Any, guide: Any) -> bool:
-        return isinstance(model, nn.Module) and isinstance(guide, Dealing) and guide.moves_model()
+        moved = isinstance(model, nn.Module) and promised.moves_model()
+        self.moved = [*model.parameters(), *model.buffers()] if moved else []
+        if not self.decks:  # one that has rounds and does not show what it deals from
+            promised.restart()
 
     @contextmanager
     def dealt(self) -> Iterator[None]:
@@ -286,8 +274,6 @@ def predictive_draws(
     parts = list(pieces(x, chunk or rows_per_pass(x)))
     randomness, hands = OwnRandomness(seed), _Hands(model, guide)
     known = reachable_modules(model, guide)
-    if not isinstance(guide, Dealing) and hasattr(guide, "restart"):  # one of a user's own
-        guide.restart()
     for _ in range(num_samples):
         with randomness.turn(), within(), torch.no_grad(), evaluation_mode(known=known), poutine.block(), hands.dealt():
             latents = _latents(model, guide, first_rows(x), plug_in)
@@ -296,14 +282,16 @@ def predictive_draws(
 
 
 def check_normal(draw: Draw) -> None:
-    """Refuse numbers that are not Normal where only mean and standard deviation count."""
+    """Refuse numbers that are not Normal where only mean and standard deviation count; nothing here needs it now."""
+    warnings.warn(
+        "check_normal is no longer needed: every law is scored, by observation_log_prob and Posterior.evaluate",
+        DeprecationWarning,
+        stacklevel=2,
+    )
     if isinstance(draw, RealDraw) and draw.laws:
-        law = draw.laws[0]
-        while isinstance(law, Independent):
-            law = law.base_dist
         raise ValueError(
-            f"the observations are {type(law).__name__}, and only Normals are scored by mean and sd: score each draw "
-            f"of Posterior.stream with pyro_bnn.inference.predictive.observation_log_prob"
+            f"the observations are {laws_of.name_of(draw.laws[0])} and no Normals: use observation_log_prob, not mean "
+            "and sd"
         )
 
 
@@ -316,10 +304,10 @@ def observation_log_prob(draw: Draw, y: Tensor, *, missing: bool = False) -> Ten
     if isinstance(draw, ClassDraw):
         return draw.log_probs.gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
     if draw.laws:
-        parts: Any = y.split([len(law.mean) for law in draw.laws])
-        return torch.cat(
-            [law.log_prob(part.reshape(law.mean.shape)) for law, part in zip(draw.laws, parts, strict=True)]
-        )
+        parts = y.split([laws_of.shape_of(law)[0] for law in draw.laws])
+        if not missing and y.is_floating_point() and bool(y.isnan().any()):
+            raise ValueError("y contains NaN: leave those rows out, or pass missing=True")
+        return torch.cat([laws_of.log_prob(law, part) for law, part in zip(draw.laws, parts, strict=True)])
     target = y.unsqueeze(-1) if y.dim() == 1 else y
     known = ~target.isnan() if missing else torch.ones_like(target, dtype=torch.bool)
     fn: Any = Normal(draw.mean, draw.sd)

@@ -52,10 +52,11 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.distributions import Independent
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
+
+from pyro_bnn.common.sites import innermost
 
 __all__ = [
     "Flipout",
@@ -301,9 +302,7 @@ class _LayerHandler(Messenger):
             return
         if name in self._fresh:
             self._fresh.discard(name)
-            fn = msg["fn"]
-            while isinstance(fn, Independent):
-                fn = fn.base_dist
+            fn = innermost(msg["fn"])
             if isinstance(fn, Normal) and fn.has_rsample and msg["value"].shape == fn.loc.shape:
                 self._record(_Draw(name, msg["value"], fn.loc, fn.scale))
         elif name in self._draws:  # replayed in the model

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 from pyro.distributions import constraints
 from torch import Tensor
 
+from pyro_bnn.common.sites import leaf_of
+
 __all__ = ["ParamSite", "StepResult", "leaf_of", "param_sites"]
 
 
@@ -26,12 +28,6 @@ class StepResult(NamedTuple):
     leaves: list[Tensor]
     grads: list[Tensor]
     params: list[ParamSite]
-
-
-def leaf_of(value: Any) -> Tensor:
-    """Return the tensor that an optimizer moves; a bare nn.Parameter under `module_local_params` is its own."""
-    leaf: Tensor = value.unconstrained() if hasattr(value, "unconstrained") else value
-    return leaf
 
 
 def param_sites(*traces: Any) -> list[ParamSite]:

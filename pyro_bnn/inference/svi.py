@@ -29,6 +29,9 @@ from pyro.optim.optim import _get_state_dict, _load_state_dict
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
+from pyro_bnn.common.randomness import RandomState
+from pyro_bnn.common.renamed import renamed
+from pyro_bnn.common.sites import leaf_of
 from pyro_bnn.common.turns import Job, alone
 from pyro_bnn.data.split import Split
 from pyro_bnn.data.standardise import Standardiser
@@ -42,9 +45,8 @@ from pyro_bnn.inference.graph.origin import is_library
 from pyro_bnn.inference.kl import KLWeight, kl_divergence, per_datum, scale_kl, uniform
 from pyro_bnn.inference.missing import MaskMissing, any_missing
 from pyro_bnn.inference.predictive import ClassDraw, observation_log_prob, predictive_draws
-from pyro_bnn.inference.sites import leaf_of
 
-__all__ = ["Callback", "Diverged", "FitResult", "FitState", "Step", "fit", "validate"]
+__all__ = ["Callback", "Diverged", "FitResult", "FitState", "MinibatchStep", "fit", "validate"]
 
 Augment = Callable[[Tensor], Tensor]
 
@@ -117,7 +119,11 @@ class FitState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumption needs, as plain data."""
+<<<<<<< HEAD
         baselines = self.elbo.state_dict() if isinstance(self.elbo, TraceScoreFunction_ELBO) else {}
+=======
+        randomness = self.job.run(RandomState.now)
+>>>>>>> main
         return {
             "parameters": parameters_of(self.model, self.guide, self.store_names),
             "optim": _relative(_optim_state(self.optim, self.parameters), self.model, self.guide),
@@ -128,7 +134,8 @@ class FitState:
                 "best": self.best,
                 "seconds": self.seconds,
             },
-            "rng": self.job.run(torch.get_rng_state),
+            "rng": randomness.cpu,
+            "cuda_rng": randomness.cuda,
             "order": None if self.order is None else self.order.get_state(),
             "callbacks": {key: kept for key, callback in self._keyed() if (kept := callback.state_dict())},
             "baselines": {site.replace(_serial_name(self.guide), "{guide}"): kept for site, kept in baselines.items()},
@@ -140,7 +147,7 @@ class FitState:
         _restore_optim(self.optim, _absolute(state["optim"], self.model, self.guide), self.parameters)
         for name, value in state["progress"].items():
             setattr(self, name, copy.copy(value))
-        self.job.run(torch.set_rng_state, state["rng"])
+        self.job.run(RandomState(state["rng"], state.get("cuda_rng", [])).restore)
         if self.order is not None and state["order"] is not None:
             self.order.set_state(state["order"])
         for key, callback in self._keyed():
@@ -254,7 +261,7 @@ class _NllRecorder(Messenger):
 
 
 @final
-class Step:
+class MinibatchStep:
     """One optimization step with any ELBO, without a read-back from the device when the ELBO returns tensors."""
 
     def __init__(
@@ -428,6 +435,21 @@ def fit(
     :param val_samples: draws per row when scoring validation.
     :param device: where to put rows and programs; default where they are.
     :param resume: the `state_dict` of an earlier fit's FitState, to go on from.
+
+    >>> import torch
+    >>> from pyro_bnn.guides import AutoMeanFieldNormal
+    >>> from pyro_bnn.inference import fit, kl
+    >>> from pyro_bnn.models import BNN, MLP, likelihoods, priors
+    >>> from pyro_bnn.optim import Adam, PerSite
+    >>> x = torch.linspace(-1, 1, 50).unsqueeze(-1)
+    >>> model = BNN(MLP(1, 1, [8]), priors.FanIn(), likelihoods.Gaussian(0.1), num_data=50)
+    >>> guide = AutoMeanFieldNormal(model)
+    >>> optim = PerSite(loc=Adam({"lr": 1e-2}), scale=Adam({"lr": 1e-2}))
+    >>> result = fit(model, guide, optim, (x, x.square()), epochs=20, kl=kl.tempered(0.5), seed=0)
+    >>> len(result.history), result.history[-1]["loss"] < result.history[0]["loss"]
+    (20, True)
+    >>> guide.fitted.eta
+    0.5
     """
     elbo = FlatMeanField_ELBO() if elbo is None else elbo
     kl = uniform() if kl is None else kl
@@ -488,7 +510,7 @@ def fit(
     disturbed_after_epochs = not all(is_library(getattr(c.epoch, "__func__", c.epoch)) for c in state.callbacks)
     if disturbed_after_epochs and stream.num_batches < _WORTH_RECORDING:
         undisturbed = False
-    step = Step(model, guide, optim, elbo, n, undisturbed=undisturbed)
+    step = MinibatchStep(model, guide, optim, elbo, n, undisturbed=undisturbed)
 
     def take_step(kl_weight: float, batch: Sequence[Any], masked: AbstractContextManager[Any]) -> tuple[Tensor, Tensor]:
         with job.turn(), masked:
@@ -608,3 +630,6 @@ def _epoch(
         "loss": float((share * loss_b).sum()),
         "kl_weight": float((share * torch.tensor(weights, dtype=torch.float64)).sum()),
     }
+
+
+__getattr__ = renamed(__name__, {"Step": "MinibatchStep"})

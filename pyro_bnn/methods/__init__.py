@@ -1,5 +1,5 @@
 """
-The kinds of posterior a recipe can name (`posterior = {name = "hwa", start = 12}`): for each, how it is trained.
+How a posterior is made: what a recipe can name (`method = {name = "hwa", start = 12}`): for each, how it is trained.
 
     svi            the recipe's guide by SVI; the best epoch on validation is kept (any kind that says so below)
     map, ml        a point, with and without the prior; best epoch
@@ -17,42 +17,20 @@ The kinds of posterior a recipe can name (`posterior = {name = "hwa", start = 12
 from collections.abc import Mapping
 from typing import Any
 
-from pyro_bnn.methods.averages import Ema, Hwa, LowRank, Swa
-from pyro_bnn.methods.base import Outcome, RunFolder, Trainer, Work
-from pyro_bnn.methods.ensembles import DeepEnsemble, Snapshots
-from pyro_bnn.methods.hamiltonian import Hmc, Nuts
-from pyro_bnn.methods.langevin import CyclicSgld, Lmc, Sgld
-from pyro_bnn.methods.points import Laplace, Map, MaximumLikelihood, McDropout, Svi
+from pyro_bnn.methods.base import Method, Outcome, RunFolder, Work
+from pyro_bnn.registry import look_up
 
-__all__ = ["POSTERIORS", "Outcome", "RunFolder", "Trainer", "Work", "make_trainer"]
-
-POSTERIORS: dict[str, type[Trainer]] = {
-    "cyclic_sgld": CyclicSgld,
-    "ema": Ema,
-    "ensemble": DeepEnsemble,
-    "hmc": Hmc,
-    "hwa": Hwa,
-    "laplace": Laplace,
-    "lmc": Lmc,
-    "low_rank": LowRank,
-    "map": Map,
-    "mc_dropout": McDropout,
-    "ml": MaximumLikelihood,
-    "nuts": Nuts,
-    "sgld": Sgld,
-    "snapshots": Snapshots,
-    "svi": Svi,
-    "swa": Swa,
-}
+__all__ = ["Method", "Outcome", "RunFolder", "Work", "make_method"]
 
 
-def make_trainer(spec: str | Mapping[str, Any]) -> Trainer:
-    """Build the kind that `{name, numbers...}` describes."""
+def make_method(spec: str | Mapping[str, Any]) -> Method:
+    """Build the method that `{name, numbers...}` describes."""
     numbers = {"name": spec} if isinstance(spec, str) else dict(spec)
+    if "name" not in numbers:
+        raise ValueError(f"method {numbers} has no name: give e.g. {{name = 'svi'}}")
     name = numbers.pop("name")
-    if name not in POSTERIORS:
-        raise ValueError(f"unknown posterior {name!r}; choose one of {', '.join(sorted(POSTERIORS))}")
     try:
-        return POSTERIORS[name](**numbers)
+        method: Method = look_up("methods", name)(**numbers)
     except TypeError as error:
-        raise ValueError(f"posterior {name!r} with {numbers}: {error}") from error
+        raise ValueError(f"method {name!r} with {numbers}: {error}") from error
+    return method

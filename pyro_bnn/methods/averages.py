@@ -5,16 +5,17 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, final, get_args
 
-from pyro_bnn.guides import AutoLowRankNormal, AutoPoint
+from pyro_bnn.guides import AutoLowRankNormal
 from pyro_bnn.inference.averaging import EMA, HWA, SWA, Averager, Variance, refresh_batch_norm
 from pyro_bnn.methods.base import (
     INTERRUPTED,
+    Method,
     Outcome,
-    Trainer,
     Work,
     check_count,
     check_epochs,
     check_number,
+    recipe_point,
     refuse_patience,
     steps_per_epoch,
 )
@@ -27,7 +28,7 @@ __all__ = ["Averaged", "Ema", "Hwa", "LowRank", "Swa"]
 
 
 @dataclass(frozen=True)
-class Averaged(Trainer, ABC):
+class Averaged(Method, ABC):
     """
     What averages have in common.
 
@@ -46,17 +47,17 @@ class Averaged(Trainer, ABC):
 
     def __post_init__(self) -> None:
         if self.schedule not in ("sawtooth", "recipe"):
-            raise ValueError(f"posterior.schedule={self.schedule!r} is unknown: pass 'sawtooth' or 'recipe'")
+            raise ValueError(f"method.schedule={self.schedule!r} is unknown: pass 'sawtooth' or 'recipe'")
         check_number("cycle", self.cycle, "of epochs above 0", lambda v: 0 < v < math.inf)
         check_number("low", self.low, "from 0 to 1, a fraction of the rate", lambda v: 0 <= v <= 1)
 
-    def resolved(self, recipe: Recipe) -> "Trainer":
+    def resolved(self, recipe: Recipe) -> "Method":
         """Begin after half of the epochs, if nothing else is said."""
         refuse_patience(recipe, "the first snapshot is taken")
         start = recipe.epochs / 2 if self.start is None else check_epochs("start", self.start, recipe)
         if start + self.cycle > recipe.epochs:
             raise ValueError(
-                f"posterior.start={start:g} and cycle={self.cycle:g} leave no snapshot in {recipe.epochs} epochs: "
+                f"method.start={start:g} and cycle={self.cycle:g} leave no snapshot in {recipe.epochs} epochs: "
                 f"start earlier or shorten the cycle"
             )
         return replace(self, start=start)
@@ -68,7 +69,7 @@ class Averaged(Trainer, ABC):
         found = max(0, total - start) // cycle
         if found < self.least:
             raise ValueError(
-                f"posterior.start={self.start:g} and cycle={self.cycle:g} leave {found} of the {self.least} snapshots "
+                f"method.start={self.start:g} and cycle={self.cycle:g} leave {found} of the {self.least} snapshots "
                 f"needed: {total} steps, one snapshot every {cycle} after step {start}: start earlier, shorten the "
                 f"cycle or train for more epochs"
             )
@@ -76,10 +77,6 @@ class Averaged(Trainer, ABC):
     def _steps(self, per_epoch: int) -> tuple[int, int]:
         """Return start and cycle in steps."""
         return round(cast(float, self.start) * per_epoch), max(1, round(self.cycle * per_epoch))
-
-    def guide(self, work: Work) -> Any:
-        """Return what is trained and averaged."""
-        return work.parts.guide
 
     @abstractmethod
     def averager(self, guide: Any, **common: Any) -> Averager:
@@ -92,7 +89,7 @@ class Averaged(Trainer, ABC):
 
     def __call__(self, work: Work) -> Outcome:
         """Fit the guide and average it."""
-        guide = self.guide(work)
+        guide = work.parts.guide
         start, cycle = self._steps(work.steps_per_epoch)
         averager = self.averager(
             guide,
@@ -105,7 +102,7 @@ class Averaged(Trainer, ABC):
         if self.schedule == "sawtooth":
             saw = {"name": "sawtooth", "start": self.start, "cycle": self.cycle, "low": self.low}
             recipe = recipe.changed({"schedule": saw})
-        optimizer = work.optimizer(recipe, scale=not isinstance(guide, AutoPoint))
+        optimizer = work.parts.optimizer(guide, recipe)
         result = work.fit(guide, optim=optimizer, callbacks=[averager])
         if result.reason == INTERRUPTED:
             return work.outcome(None, result)
@@ -114,7 +111,7 @@ class Averaged(Trainer, ABC):
 
 def _check_variance(variance: str) -> None:
     if variance not in get_args(Variance):
-        raise ValueError(f"posterior.variance={variance!r} is unknown: pass one of {', '.join(get_args(Variance))}")
+        raise ValueError(f"method.variance={variance!r} is unknown: pass one of {', '.join(get_args(Variance))}")
 
 
 @final
@@ -175,13 +172,11 @@ class _RawAveraged(Averaged, ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.of not in ("svi", "map"):
-            raise ValueError(f"posterior.of={self.of!r} is not averaged here: pass 'svi' or 'map'")
+            raise ValueError(f"method.of={self.of!r} is not averaged here: pass 'svi' or 'map'")
 
-    def guide(self, work: Work) -> Any:
+    def make_guide(self, recipe: Recipe, model: Any) -> Any:
         """Return what is trained and averaged."""
-        if self.of == "map":
-            return AutoPoint(work.parts.model, init_loc=work.start, kind="map")
-        return super().guide(work)
+        return recipe_point(recipe, model) if self.of == "map" else super().make_guide(recipe, model)
 
 
 @final

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import torch
-from pyro.infer import ELBO
 from pyro.optim import PyroOptim
 
+from pyro_bnn.common.files import write_text
 from pyro_bnn.data.split import Split
 from pyro_bnn.data.standardise import plain
-from pyro_bnn.guides import AutoDropout, AutoLowRankNormal, AutoPoint
+from pyro_bnn.guides import AutoPoint
 from pyro_bnn.inference.checkpoint import (
-    atomic_write,
     hold_interrupts,
     load_state,
     parameters_of,
@@ -29,9 +28,9 @@ from pyro_bnn.inference.checkpoint import (
     save_state,
 )
 from pyro_bnn.inference.kl import KLWeight
-from pyro_bnn.inference.low_rank_elbo import TraceLowRank_ELBO
 from pyro_bnn.inference.svi import Callback, FitResult, FitState, fit
 from pyro_bnn.recipe import Recipe
+from pyro_bnn.registry import look_up
 
 if TYPE_CHECKING:
     from pyro_bnn.assemble import Assembly
@@ -40,7 +39,7 @@ __all__ = [
     "INTERRUPTED",
     "Outcome",
     "RunFolder",
-    "Trainer",
+    "Method",
     "Work",
     "check_count",
     "check_epochs",
@@ -53,21 +52,15 @@ __all__ = [
 
 
 INTERRUPTED = "interrupted"
-_POINTS = (AutoPoint, AutoDropout)
 
 
 # -- the run folder ------------------------------------------------------------------------------------------------
 
 
-def _write(path: Path, text: str) -> None:
-    with atomic_write(path) as file:
-        file.write(text.encode())
-
-
 def write_history(folder: Path, recipe: Recipe, lines: Sequence[Mapping[str, Any]]) -> None:
     """Write the resolved recipe and the lines so far."""
-    _write(folder / "recipe.toml", recipe.to_toml())
-    _write(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    write_text(folder / "recipe.toml", recipe.to_toml())
+    write_text(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
 
 
 @final
@@ -152,8 +145,6 @@ class Work:
 
     :param parts: what the recipe names.
     :param run: the recipe of the whole run, of which this may be a part.
-    :param optimizer: makes the optimizers of a recipe, new ones at each call; `scale=False` leaves out the one of the
-        standard deviations, which a point has not.
     :param folder: the run folder, if there is one.
     :param callbacks: what every fit calls.
     :param part: the unit of work this is.
@@ -161,7 +152,6 @@ class Work:
 
     parts: "Assembly"
     run: Recipe
-    optimizer: Callable[..., PyroOptim]
     folder: Path | None = None
     callbacks: Sequence[Callback] = ()
     part: str = ""
@@ -182,19 +172,6 @@ class Work:
     def steps_per_epoch(self) -> int:
         """Batches of the training rows."""
         return steps_per_epoch(self.parts)
-
-    @property
-    def start(self) -> str:
-        """The recipe's choice of initial means."""
-        return str(self.recipe.guide.get("init_loc", "uniform"))
-
-    def estimator(self, guide: Any) -> ELBO:
-        """Return the recipe's ELBO, and for `analytic` the one that has this guide's KL in closed form."""
-        if self.recipe.estimator["name"] != "analytic" or self.recipe.temperature != 1:
-            return self.parts.elbo
-        if isinstance(guide, AutoLowRankNormal):
-            return TraceLowRank_ELBO(num_particles=self.parts.elbo.num_particles)  # type: ignore[no-untyped-call]
-        return self.parts.elbo
 
     def fit(
         self,
@@ -219,13 +196,13 @@ class Work:
         result = fit(
             parts.model,
             guide,
-            self.optimizer(recipe, scale=not isinstance(guide, _POINTS)) if optim is None else optim,
+            parts.optimizer(guide) if optim is None else optim,
             parts.data.train,
             epochs=recipe.epochs,
             batch_size=recipe.batch_size if batch_size is None else batch_size,
             val=parts.data.val,
             kl=parts.kl if kl is None else kl,
-            elbo=self.estimator(guide),
+            elbo=parts.elbo(guide),
             callbacks=[*watchers, *self.callbacks],
             seed=recipe.seed,
             augment=parts.augment,
@@ -245,14 +222,18 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Trainer(ABC):
+class Method(ABC):
     """The abstract base of the kinds."""
 
     @abstractmethod
     def __call__(self, work: Work) -> Outcome:
         """Do the work."""
 
-    def resolved(self, recipe: Recipe) -> "Trainer":
+    def make_guide(self, recipe: Recipe, model: Any) -> Any:
+        """Return what is trained, a new one from the random state as it is: the recipe's guide, or another."""
+        return recipe_guide(recipe, model)
+
+    def resolved(self, recipe: Recipe) -> "Method":
         """Return the kind with what follows from the recipe spelled out; what does not fit it is refused."""
         return self
 
@@ -262,6 +243,25 @@ class Trainer(ABC):
     def spec(self) -> dict[str, Any]:
         """Return the numbers that are given."""
         return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+def recipe_guide(recipe: Recipe, model: Any) -> Any:
+    """Return the guide that a recipe names."""
+    numbers = {key: value for key, value in recipe.guide.items() if key != "name"}
+    try:
+        return look_up("guides", recipe.guide["name"])(model, **numbers)
+    except TypeError as error:
+        raise ValueError(f"guide {recipe.guide['name']!r} with {numbers}: {error}") from error
+
+
+def recipe_point(recipe: Recipe, model: Any, kind: str = "map") -> AutoPoint:
+    """Return a point that starts where the recipe's means do."""
+    return AutoPoint(model, init_loc=start_of_means(recipe), kind=kind)
+
+
+def start_of_means(recipe: Recipe) -> str:
+    """Return the recipe's choice of initial means."""
+    return str(recipe.guide.get("init_loc", "default"))
 
 
 def steps_per_epoch(parts: "Assembly") -> int:
@@ -279,21 +279,21 @@ def refuse_patience(recipe: Recipe, what: str) -> None:
 
 
 def check_count(name: str, value: Any, least: int = 1) -> None:
-    """Raise unless posterior.<name> is an integer of at least that."""
+    """Raise unless method.<name> is an integer of at least that."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"posterior.{name}={value!r} is not allowed: pass an integer of at least {least}")
+        raise ValueError(f"method.{name}={value!r} is not allowed: pass an integer of at least {least}")
 
 
 def check_number(name: str, value: Any, allowed: str, holds: Callable[[float], bool]) -> None:
-    """Raise unless posterior.<name> is a number for which `holds`."""
+    """Raise unless method.<name> is a number for which `holds`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not holds(value):
-        raise ValueError(f"posterior.{name}={value!r} is not allowed: pass a number {allowed}")
+        raise ValueError(f"method.{name}={value!r} is not allowed: pass a number {allowed}")
 
 
 def check_epochs(name: str, value: float, recipe: Recipe) -> float:
     """Return a number of epochs that leaves some of the recipe's; refuse another."""
     if not 0 <= value < recipe.epochs:
         raise ValueError(
-            f"posterior.{name}={value} is not a number of epochs of {recipe.epochs}: pass one from 0 to less than that"
+            f"method.{name}={value} is not a number of epochs of {recipe.epochs}: pass one from 0 to less than that"
         )
     return value

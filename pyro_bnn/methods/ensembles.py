@@ -17,21 +17,22 @@ from typing import TYPE_CHECKING, Any, final
 
 import pyro
 
+from pyro_bnn.common.renamed import renamed
 from pyro_bnn.guides import Ensemble
 from pyro_bnn.guides.flat import load_model_state, model_state
 from pyro_bnn.methods.averages import Ema, Hwa, Swa
-from pyro_bnn.methods.base import Outcome, Trainer, Work
+from pyro_bnn.methods.base import Method, Outcome, Work
 from pyro_bnn.methods.points import Svi
 from pyro_bnn.recipe import Recipe
 
 if TYPE_CHECKING:
     from pyro_bnn.assemble import Assembly
 
-__all__ = ["DeepEnsemble", "Members", "Snapshots"]
+__all__ = ["DeepEnsemble", "Members", "SnapshotEnsemble"]
 
 
 @dataclass(frozen=True)
-class Members(Trainer, ABC):
+class Members(Method, ABC):
     """
     What ensembles have in common.
 
@@ -44,23 +45,27 @@ class Members(Trainer, ABC):
 
     def __post_init__(self) -> None:
         if isinstance(self.members, bool) or not isinstance(self.members, int) or self.members < 1:
-            raise ValueError(f"posterior.members={self.members!r} is not a number of members: pass at least 1")
+            raise ValueError(f"method.members={self.members!r} is not a number of members: pass at least 1")
         self.member()
 
-    def resolved(self, recipe: Recipe) -> "Trainer":
+    def resolved(self, recipe: Recipe) -> "Method":
         """Spell out the members' kind."""
         name = self.of if isinstance(self.of, str) else self.of["name"]
         return replace(self, of={"name": name, **self.member().resolved(recipe).spec()})
+
+    def make_guide(self, recipe: Recipe, model: Any) -> Any:
+        """Return what a member trains."""
+        return self.member().make_guide(recipe, model)
 
     def check(self, parts: "Assembly") -> None:
         """Refuse what does not fit the members."""
         self.member().check(parts)
 
-    def member(self) -> Trainer:
+    def member(self) -> Method:
         """Return the members' kind."""
-        from pyro_bnn.methods import make_trainer  # which knows this kind too
+        from pyro_bnn.methods import make_method  # which knows this kind too
 
-        return make_trainer(self.of)
+        return make_method(self.of)
 
     @abstractmethod
     def begin(self, parts: "Assembly", first: Mapping[str, Any], last: Any) -> Any:
@@ -73,7 +78,7 @@ class Members(Trainer, ABC):
 
     def __call__(self, work: Work) -> Outcome:
         """Train one after the other."""
-        parts, trainer = work.parts, self.member()
+        parts, method = work.parts, self.member()
         first = model_state(parts.model)
         guides: list[Any] = []
         states = []
@@ -84,9 +89,9 @@ class Members(Trainer, ABC):
             if m:  # the first member starts where its kind alone would
                 pyro.set_rng_seed(seed)
                 guide = self.begin(parts, first, guides[-1])
-            member = replace(parts, recipe=work.recipe.changed({"seed": seed}), guide=guide)
+            member = replace(parts, recipe=work.recipe.changed({"seed": seed}), guide=guide, method=method)
             name = f"{work.part}/member-{m + 1}".strip("/")
-            done = trainer(replace(work, parts=member, part=name, history=history))
+            done = method(replace(work, parts=member, part=name, history=history))
             history, seconds = done.history, seconds + done.seconds
             if done.interrupted:
                 return Outcome(None, history, None, done.reason, seconds)
@@ -109,21 +114,24 @@ class DeepEnsemble(Members):
 
 @final
 @dataclass(frozen=True)
-class Snapshots(Members):
+class SnapshotEnsemble(Members):
     """Members along one training: each goes on from a copy of the one before, with the schedule begun anew."""
 
     of: str | Mapping[str, Any] = "svi"
 
-    def member(self) -> Trainer:
+    def member(self) -> Method:
         """Refuse kinds that do not begin with a given guide."""
-        trainer = super().member()
-        point = isinstance(trainer, (Swa, Ema)) and trainer.of != "svi"
-        if point or not isinstance(trainer, (Svi, Hwa, Swa, Ema)):
+        method = super().member()
+        point = isinstance(method, (Swa, Ema)) and method.of != "svi"
+        if point or not isinstance(method, (Svi, Hwa, Swa, Ema)):
             raise ValueError(
-                f"posterior.of={self.of!r} does not go on from a guide: snapshots are of 'svi', 'hwa', 'swa' or 'ema'"
+                f"method.of={self.of!r} does not go on from a guide: snapshots are of 'svi', 'hwa', 'swa' or 'ema'"
             )
-        return trainer
+        return method
 
     def begin(self, parts: "Assembly", first: Mapping[str, Any], last: Any) -> Any:
         """Return a copy of the last guide; the model's own state stays."""
         return copy.deepcopy(last)
+
+
+__getattr__ = renamed(__name__, {"Snapshots": "SnapshotEnsemble"})

@@ -10,11 +10,20 @@ from typing import TYPE_CHECKING, Any, Literal, cast, final
 
 import torch
 
-from pyro_bnn.guides import StoredDraws
+from pyro_bnn.guides import AutoPoint, StoredDraws
 from pyro_bnn.inference.checkpoint import load_state, save_state
 from pyro_bnn.inference.predictive import ClassDraw, predictive_draws
 from pyro_bnn.inference.samplers.mcmc import MIN_CHAINS, MIN_DRAWS, check_sampled, convergence, run_chain
-from pyro_bnn.methods.base import INTERRUPTED, Outcome, Trainer, Work, check_count, check_number, write_history
+from pyro_bnn.methods.base import (
+    INTERRUPTED,
+    Method,
+    Outcome,
+    Work,
+    check_count,
+    check_number,
+    recipe_point,
+    write_history,
+)
 from pyro_bnn.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -24,7 +33,7 @@ __all__ = ["Hamiltonian", "Hmc", "Nuts"]
 
 
 @dataclass(frozen=True)
-class Hamiltonian(Trainer, ABC):
+class Hamiltonian(Method, ABC):
     """
     What HMC and NUTS have in common; epochs and batches are not used.
 
@@ -43,13 +52,17 @@ class Hamiltonian(Trainer, ABC):
             check_count(name, getattr(self, name), least)
         check_number("target_accept", self.target_accept, "between 0 and 1", lambda v: 0 < v < 1)
 
-    def resolved(self, recipe: Recipe) -> Trainer:
+    def resolved(self, recipe: Recipe) -> Method:
         """Refuse another device before anything is drawn: chains of small networks run in float64 on the CPU."""
         if recipe.device != "cpu":
             raise ValueError(f"device={recipe.device!r}: chains are drawn on the CPU: leave device at 'cpu'")
         if recipe.kl != "uniform":
             raise ValueError(f"kl={recipe.kl!r} is no posterior that a sampler could draw from: use eta to temper it")
         return self
+
+    def make_guide(self, recipe: Recipe, model: Any) -> AutoPoint:
+        """Return a point, which stands for the chains until they have made their draws."""
+        return recipe_point(recipe, model)
 
     def check(self, parts: "Assembly") -> None:
         """Refuse a model that the chains cannot sample."""

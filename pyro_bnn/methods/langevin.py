@@ -9,16 +9,16 @@ from pyro_bnn.guides import AutoPoint, StoredDraws
 from pyro_bnn.inference.samplers.sgld import SGLD, Snapshots, takes_draw
 from pyro_bnn.methods.base import (
     INTERRUPTED,
+    Method,
     Outcome,
-    Trainer,
     Work,
     check_count,
     check_epochs,
     check_number,
+    recipe_point,
     refuse_patience,
     steps_per_epoch,
 )
-from pyro_bnn.optim import OPTIMIZERS, PerSite
 from pyro_bnn.optim.wrappers import TorchOptim
 from pyro_bnn.recipe import Recipe
 
@@ -52,7 +52,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Sampled(Trainer, ABC):
+class Sampled(Method, ABC):
     """
     What Langevin samplers have in common.
 
@@ -68,7 +68,7 @@ class Sampled(Trainer, ABC):
         if self.lr is not None:
             check_number("lr", self.lr, "above 0", lambda v: 0 < v < math.inf)
 
-    def resolved(self, recipe: Recipe) -> "Trainer":
+    def resolved(self, recipe: Recipe) -> "Method":
         """Take the rate of the means, if nothing else is said; the target has to be one that noise can reach."""
         if recipe.kl != "uniform":
             raise ValueError(f"kl={recipe.kl!r} is no posterior that a sampler could draw from: use eta to temper it")
@@ -86,15 +86,19 @@ class Sampled(Trainer, ABC):
         steps = range(plan.burn_in + 1, plan.steps + 1)
         if not any(takes_draw(step, plan.burn_in, thin, plan.cycle, plan.explore) for step in steps):
             raise ValueError(
-                f"posterior={parts.recipe.posterior} leaves no draw in {plan.steps} steps: burn in for less, take "
+                f"method={parts.recipe.method} leaves no draw in {plan.steps} steps: burn in for less, take "
                 f"fewer cycles, explore a smaller share of them, or train for more epochs"
             )
+
+    def make_guide(self, recipe: Recipe, model: Any) -> AutoPoint:
+        """Return the point that moves."""
+        return recipe_point(recipe, model)
 
     def sample(self, work: Work, kind: str, **numbers: Any) -> Outcome:
         """Run the sampler and collect its draws."""
         recipe, parts = work.recipe, work.parts
         plan = self.plan(parts)
-        guide = AutoPoint(parts.model, init_loc=work.start)
+        guide = parts.guide
         sampler = _Langevin(
             {
                 "lr": self.lr,
@@ -106,21 +110,12 @@ class Sampled(Trainer, ABC):
             }
         )
         snapshots = Snapshots(guide, plan.burn_in, plan.thin(self.draws), cycle=plan.cycle, explore=plan.explore)
-        own = {key: value for key, value in recipe.optim.other.items() if key not in ("name", "schedule")}
-        algorithm = OPTIMIZERS[recipe.optim.other["name"]]
-        optim = (
-            PerSite(loc=sampler, other=algorithm(own)) if model_has_parameters(parts.model) else PerSite(loc=sampler)
-        )
+        optim = parts.optimizer(guide, recipe.changed({"schedule": "constant"}), loc=sampler)
         result = work.fit(guide, optim=optim, callbacks=[snapshots], batch_size=plan.batch_size)
         if result.reason == INTERRUPTED:
             return work.outcome(None, result)
         stored = StoredDraws.from_flat(parts.model, snapshots.draws, kind=kind, states=snapshots.states)
         return work.outcome(stored, result, draws=len(snapshots.draws))
-
-
-def model_has_parameters(model: Any) -> bool:
-    """Return whether a model trains parameters beside its latent sites."""
-    return any(parameter.requires_grad for parameter in model.parameters())
 
 
 @final
@@ -135,7 +130,7 @@ class Sgld(Sampled):
         super().__post_init__()
         check_number("precondition", self.precondition, "from 0 to less than 1, 0 for none", lambda v: 0 <= v < 1)
 
-    def resolved(self, recipe: Recipe) -> "Trainer":
+    def resolved(self, recipe: Recipe) -> "Method":
         """Burn in for half of the epochs, if nothing else is said."""
         burn_in = recipe.epochs / 2 if self.burn_in is None else check_epochs("burn_in", self.burn_in, recipe)
         return replace(cast(Sgld, super().resolved(recipe)), burn_in=burn_in)
@@ -170,7 +165,7 @@ class CyclicSgld(Sampled):
         """Return the steps of the recipe's epochs, in cycles."""
         steps = parts.recipe.epochs * steps_per_epoch(parts)
         if self.cycles > steps:
-            raise ValueError(f"posterior.cycles={self.cycles} do not fit {steps} steps: pass 1 to {steps}")
+            raise ValueError(f"method.cycles={self.cycles} do not fit {steps} steps: pass 1 to {steps}")
         return Plan(0, steps, parts.recipe.batch_size, -(-steps // self.cycles), self.explore)
 
     def __call__(self, work: Work) -> Outcome:
@@ -185,7 +180,7 @@ class Lmc(Sampled):
 
     burn_in: float | None = None
 
-    def resolved(self, recipe: Recipe) -> "Trainer":
+    def resolved(self, recipe: Recipe) -> "Method":
         """Burn in for half of the epochs, if nothing else is said."""
         burn_in = recipe.epochs / 2 if self.burn_in is None else check_epochs("burn_in", self.burn_in, recipe)
         return replace(cast(Lmc, super().resolved(recipe)), burn_in=burn_in)

@@ -3,23 +3,24 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
+from pyro_bnn.common.renamed import renamed
 from pyro_bnn.guides import AutoDropout, AutoPoint, StoredDraws
 from pyro_bnn.inference.kl import geometric
 from pyro_bnn.inference.samplers.laplace import check_laplace, import_laplace, laplace_draws
-from pyro_bnn.methods.base import INTERRUPTED, Outcome, Trainer, Work, check_number
+from pyro_bnn.methods.base import INTERRUPTED, Method, Outcome, Work, check_number, recipe_point, start_of_means
 from pyro_bnn.recipe import Recipe
 
 if TYPE_CHECKING:
     from pyro_bnn.assemble import Assembly
 
-__all__ = ["Laplace", "Map", "MaximumLikelihood", "McDropout", "Svi"]
+__all__ = ["LaplaceApproximation", "Map", "MaximumLikelihood", "McDropout", "Svi"]
 
 
 @final
 @dataclass(frozen=True)
-class Svi(Trainer):
+class Svi(Method):
     """The recipe's guide."""
 
     def __call__(self, work: Work) -> Outcome:
@@ -30,29 +31,37 @@ class Svi(Trainer):
 
 @final
 @dataclass(frozen=True)
-class Map(Trainer):
+class Map(Method):
     """A point, with the prior."""
+
+    def make_guide(self, recipe: Recipe, model: Any) -> AutoPoint:
+        """Return a point."""
+        return recipe_point(recipe, model)
 
     def __call__(self, work: Work) -> Outcome:
         """Fit it."""
-        guide = AutoPoint(work.parts.model, init_loc=work.start, kind="map")
+        guide = work.parts.guide
         return work.outcome(guide, work.fit(guide, keep_best=True), best=True)
 
 
 @final
 @dataclass(frozen=True)
-class MaximumLikelihood(Trainer):
+class MaximumLikelihood(Method):
     """A point, without the prior."""
+
+    def make_guide(self, recipe: Recipe, model: Any) -> AutoPoint:
+        """Return a point."""
+        return recipe_point(recipe, model, kind="ml")
 
     def __call__(self, work: Work) -> Outcome:
         """Fit it, with no weight on the KL."""
-        guide = AutoPoint(work.parts.model, init_loc=work.start, kind="ml")
+        guide = work.parts.guide
         return work.outcome(guide, work.fit(guide, kl=geometric(0), keep_best=True), best=True)
 
 
 @final
 @dataclass(frozen=True)
-class McDropout(Trainer):
+class McDropout(Method):
     """Masks over a point; `rate` and `sites` as those of AutoDropout."""
 
     rate: float = 0.1
@@ -61,21 +70,29 @@ class McDropout(Trainer):
     def __post_init__(self) -> None:
         check_number("rate", self.rate, "between 0 and 1, both excluded", lambda v: 0 < v < 1)
 
+    def make_guide(self, recipe: Recipe, model: Any) -> AutoDropout:
+        """Return masks over a point."""
+        return AutoDropout(model, rate=self.rate, sites=self.sites, init_loc=start_of_means(recipe))
+
     def __call__(self, work: Work) -> Outcome:
         """Fit it."""
-        guide = AutoDropout(work.parts.model, rate=self.rate, sites=self.sites, init_loc=work.start)
+        guide = work.parts.guide
         return work.outcome(guide, work.fit(guide, keep_best=True), best=True)
 
 
 @final
 @dataclass(frozen=True)
-class Laplace(Trainer):
+class LaplaceApproximation(Method):
     """A MAP and the draws of a Laplace approximation around it; `structure` as in `laplace_draws`."""
 
     structure: Literal["kron", "diag", "full"] = "kron"
     draws: int = 100
 
-    def resolved(self, recipe: Recipe) -> "Trainer":
+    def make_guide(self, recipe: Recipe, model: Any) -> AutoPoint:
+        """Return the point whose surroundings are looked at."""
+        return recipe_point(recipe, model)
+
+    def resolved(self, recipe: Recipe) -> "Method":
         """Refuse what has no curvature of this kind, and a package that is not there, before anything is trained."""
         if recipe.temperature != 1 or recipe.kl != "uniform":
             raise ValueError(
@@ -91,7 +108,7 @@ class Laplace(Trainer):
     def __call__(self, work: Work) -> Outcome:
         """Fit the point, then look at its surroundings."""
         parts, recipe = work.parts, work.recipe
-        guide = AutoPoint(parts.model, init_loc=work.start, kind="map")
+        guide = parts.guide
         result = work.fit(guide, keep_best=True)
         if result.reason == INTERRUPTED:
             return work.outcome(None, result)
@@ -108,3 +125,6 @@ class Laplace(Trainer):
         )
         stored = StoredDraws.from_flat(parts.model, drawn, kind="laplace")
         return work.outcome(stored, result, best=True, laplace_seconds=time.perf_counter() - started)
+
+
+__getattr__ = renamed(__name__, {"Laplace": "LaplaceApproximation"})

@@ -41,6 +41,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
+from pyro_bnn.common.randomness import RandomState
 from pyro_bnn.common.untouched import untouched
 from pyro_bnn.models.likelihoods import Likelihood
 from pyro_bnn.models.priors import Prior, torch_fan_in
@@ -205,6 +206,16 @@ class BNN(PyroModule):
     :param random: which parameters are random: patterns, module types or predicates. Default: all but those of
         normalisation layers.
     :param deterministic: which of those to leave out again.
+
+    >>> import torch
+    >>> from pyro_bnn.models import BNN, likelihoods, priors
+    >>> net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    >>> model = BNN(net, priors.Kaiming(), likelihoods.Categorical(), num_data=100)
+    >>> model.random_names
+    ('0.weight', '0.bias', '2.weight', '2.bias')
+    >>> x, y = torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1])
+    >>> model(x, y).shape  # weights from the prior, the labels observed
+    torch.Size([5, 2])
     """
 
     def __init__(
@@ -354,7 +365,7 @@ class BNN(PyroModule):
         mode = self.template.training
         first = mode not in self._ran
         before = [(b, b.clone()) for b in self.template.buffers()] if first else []
-        state = torch.get_rng_state() if first else None
+        state = RandomState.now() if first else None
         watch = _HookWatch() if first else None
         try:
             with _without_saved_tensors_hooks(), nullcontext() if watch is None else watch:
@@ -372,7 +383,7 @@ class BNN(PyroModule):
                 "the network began to recompute or to look up weights in the backward pass after its first step (a "
                 "checkpoint, or an autograd Function that holds a module): take the step again"
             )
-        torch.set_rng_state(state)
+        state.restore()
         with torch.no_grad():
             for buffer, value in before:
                 buffer.copy_(value)

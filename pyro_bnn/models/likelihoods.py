@@ -3,29 +3,64 @@ Likelihoods: what a network's output says about a label.
 
 A likelihood turns outputs of shape (..., B, K) into a distribution with batch shape (..., B). Numbers that it learns
 itself are declared by `parameters()` and registered by the model, so that one optimizer step trains everything.
+
+The contract, which is all that a new one has to fill in:
+
+    distribution(output, parameters)    p(y | output): shape (..., B), with D targets as its event
+    shape_target(y, output)             y in that shape; what would broadcast or is no target is refused
+    outputs(targets)                    K, how many outputs the network needs for so many classes or target columns
+    task                                what it is scored as: "classification", "regression" or "counts"
+    parameters()                        the numbers it learns: initial value and constraint by name; default none
+    expects_unit_targets()              whether targets far from mean 0 and sd 1 are a mistake; default no
+
+Scoring asks no more: log densities, distribution functions and samples are those of `distribution`.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, final
+from typing import Any, ClassVar, Literal, TypeAlias, final
 
 import pyro.distributions as dist
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.nn import functional as F
 
-__all__ = ["Bernoulli", "Categorical", "Gaussian", "HeteroscedasticGaussian", "LearnedGaussian", "Likelihood"]
+__all__ = [
+    "Bernoulli",
+    "Categorical",
+    "Gaussian",
+    "HeteroscedasticGaussian",
+    "LearnedGaussian",
+    "Likelihood",
+    "NegativeBinomial",
+    "Poisson",
+    "StudentT",
+    "Task",
+]
+
+Task: TypeAlias = Literal["classification", "regression", "counts"]
 
 _NO_LABEL = -(2**31)
 """No class has this label; torch would give a label that it is told to ignore the probability 1."""
 
 _NO_PARAMETERS: Mapping[str, Tensor] = {}
 
+_MOST_LOG_RATE = 36.0
+"""Log-rates are held within +-36 (rates from 2e-16 to 4e15): beyond, a count is not a whole number in float64."""
+
+_LEAST_DISPERSION = 1e-4
+"""Below it a negative binomial is a Poisson law to the digits of float32, and its log-gammas lose theirs."""
+
+_LEAST_DF = 2.0
+"""Learned degrees of freedom stay above it, where the variance exists."""
+
 
 class Likelihood(ABC):
-    """A rule from network outputs to the distribution of the observed site."""
+    """A rule from network outputs to the distribution of the observed site; the contract is the module's docstring."""
+
+    task: ClassVar[Task] = "regression"
 
     @abstractmethod
     def distribution(self, output: Tensor, parameters: Mapping[str, Tensor] = _NO_PARAMETERS) -> Distribution:
@@ -39,6 +74,10 @@ class Likelihood(ABC):
     def shape_target(self, y: Tensor, output: Tensor) -> Tensor:
         """Return the labels in the shape the distribution expects, (B,) or (B, D); refuse any that would broadcast."""
 
+    def outputs(self, targets: int) -> int:
+        """Return how many outputs the network needs for so many classes, or columns of targets; default as many."""
+        return _at_least_one(targets)
+
     def expects_unit_targets(self) -> bool:
         """Return whether targets far from mean 0 and sd 1 are a mistake: the noise is learned, or the default of 1."""
         return False
@@ -46,6 +85,17 @@ class Likelihood(ABC):
     def spec(self) -> dict[str, Any]:
         """Return the likelihood as names and numbers."""
         return {"name": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
+
+
+def _at_least_one(targets: int) -> int:
+    if isinstance(targets, bool) or not isinstance(targets, int) or targets < 1:
+        raise ValueError(f"targets={targets!r}: pass how many classes or target columns there are, a number from 1")
+    return targets
+
+
+def _check_positive(name: str, value: float, what: str, above: float = 0.0) -> None:
+    if not (math.isfinite(value) and value > above):
+        raise ValueError(f"{name}={value} is not {what}: pass a finite number above {above:g}")
 
 
 @final
@@ -83,8 +133,15 @@ class _Normalised(dist.Categorical):
 @final
 @dataclass(frozen=True)
 class Categorical(Likelihood):
-    """K classes. With `link="sigmoid"` the class probabilities are logistic outputs, normalised to sum to one."""
+    """
+    K classes. With `link="sigmoid"` the class probabilities are logistic outputs, normalised to sum to one.
 
+    >>> import torch
+    >>> Categorical().distribution(torch.tensor([[0.0, 0.0]])).probs  # outputs (B, K)
+    tensor([[0.5000, 0.5000]])
+    """
+
+    task: ClassVar[Task] = "classification"
     link: Literal["softmax", "sigmoid"] = "softmax"
 
     def __post_init__(self) -> None:
@@ -105,10 +162,23 @@ class Categorical(Likelihood):
 @final
 @dataclass(frozen=True)
 class Bernoulli(Likelihood):
-    """Two classes from one output: a logit, or with `link="clamp"` a probability that is clamped to [eps, 1 - eps]."""
+    """
+    Two classes from one output: a logit, or with `link="clamp"` a probability that is clamped to [eps, 1 - eps].
 
+    >>> import torch
+    >>> Bernoulli().distribution(torch.zeros(1, 1)).probs  # outputs (B, 1)
+    tensor([0.5000])
+    """
+
+    task: ClassVar[Task] = "classification"
     link: Literal["logit", "clamp"] = "logit"
     eps: float = 1e-6
+
+    def outputs(self, targets: int) -> int:
+        """Return 1, for two classes or one column of zeros and ones."""
+        if _at_least_one(targets) > 2:
+            raise ValueError(f"Bernoulli tells 2 classes apart and there are {targets}: use Categorical")
+        return 1
 
     def __post_init__(self) -> None:
         if self.link not in ("logit", "clamp"):
@@ -149,7 +219,14 @@ def _column(y: Tensor, output: Tensor, per_target: int = 1) -> Tensor:
 @final
 @dataclass(frozen=True)
 class Gaussian(Likelihood):
-    """Regression with known noise: y ~ N(output, noise^2) for each of D targets."""
+    """
+    Regression with known noise: y ~ N(output, noise^2) for each of D targets.
+
+    >>> import torch
+    >>> law = Gaussian(noise=0.5).distribution(torch.zeros(4, 2))  # 4 rows of 2 targets
+    >>> law.batch_shape, law.event_shape, law.stddev[0].tolist()
+    (torch.Size([4]), torch.Size([2]), [0.5, 0.5])
+    """
 
     noise: float = 1.0
 
@@ -158,8 +235,7 @@ class Gaussian(Likelihood):
         return self.noise == 1.0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.noise) and self.noise > 0):
-            raise ValueError(f"noise={self.noise} is not a standard deviation: pass a finite number above 0")
+        _check_positive("noise", self.noise, "a standard deviation")
 
     def distribution(self, output: Tensor, parameters: Mapping[str, Tensor] = _NO_PARAMETERS) -> Distribution:
         """Return N(output, noise^2), independent over the D targets."""
@@ -173,7 +249,15 @@ class Gaussian(Likelihood):
 @final
 @dataclass(frozen=True)
 class LearnedGaussian(Likelihood):
-    """Regression with one noise level that is learned: y ~ N(output, noise^2)."""
+    """
+    Regression with one noise level that is learned: y ~ N(output, noise^2).
+
+    >>> import torch
+    >>> from pyro_bnn.models import BNN, MLP, likelihoods, priors
+    >>> model = BNN(MLP(1, 1, [8]), priors.FanIn(), likelihoods.LearnedGaussian(0.5), num_data=10)
+    >>> round(model.noise.noise.item(), 6)
+    0.5
+    """
 
     init_noise: float = 1.0
 
@@ -182,8 +266,7 @@ class LearnedGaussian(Likelihood):
         return True
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.init_noise) and self.init_noise > 0):
-            raise ValueError(f"init_noise={self.init_noise} is not a standard deviation: pass a finite number above 0")
+        _check_positive("init_noise", self.init_noise, "a standard deviation")
 
     def parameters(self) -> dict[str, tuple[float, constraints.Constraint]]:
         """Return the noise level as a positive parameter."""
@@ -201,17 +284,27 @@ class LearnedGaussian(Likelihood):
 @final
 @dataclass(frozen=True)
 class HeteroscedasticGaussian(Likelihood):
-    """Regression with input-dependent noise: the 2 D outputs are means and pre-softplus standard deviations."""
+    """
+    Regression with input-dependent noise: the 2 D outputs are means and pre-softplus standard deviations.
+
+    >>> import torch
+    >>> law = HeteroscedasticGaussian().distribution(torch.zeros(4, 2))  # a mean and a deviation for one target
+    >>> law.event_shape, round(law.stddev[0, 0].item(), 4)  # log 2 + 0.001
+    (torch.Size([1]), 0.6941)
+    """
 
     min_noise: float = 1e-3
+
+    def outputs(self, targets: int) -> int:
+        """Return 2 D: a mean and a deviation for each target."""
+        return 2 * _at_least_one(targets)
 
     def expects_unit_targets(self) -> bool:
         """Return True: the noise is learned, from a start that is made for standardised targets."""
         return True
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.min_noise) and self.min_noise > 0):
-            raise ValueError(f"min_noise={self.min_noise} is not a floor: pass a finite number above 0")
+        _check_positive("min_noise", self.min_noise, "a floor")
 
     def distribution(self, output: Tensor, parameters: Mapping[str, Tensor] = _NO_PARAMETERS) -> Distribution:
         """Return N(mean(x), sd(x)^2) from outputs (..., B, 2 D)."""
@@ -223,3 +316,91 @@ class HeteroscedasticGaussian(Likelihood):
     def shape_target(self, y: Tensor, output: Tensor) -> Tensor:
         """Return the targets as (B, D)."""
         return _column(y, output, 2)
+
+
+@final
+@dataclass(frozen=True)
+class StudentT(Likelihood):
+    """
+    Robust regression: y = output + scale * t with t of `df` degrees of freedom, and one scale that is learned.
+
+    With `learn_df` the degrees of freedom are learned too, from `df` on, and stay above 2, where the variance exists.
+    """
+
+    df: float = 4.0
+    init_scale: float = 1.0
+    learn_df: bool = False
+
+    def __post_init__(self) -> None:
+        _check_positive("init_scale", self.init_scale, "a scale")
+        _check_positive("df", self.df, "a number of degrees of freedom", _LEAST_DF if self.learn_df else 0.0)
+
+    def expects_unit_targets(self) -> bool:
+        """Return True: the scale is learned, from a start that is made for standardised targets."""
+        return True
+
+    def parameters(self) -> dict[str, tuple[float, constraints.Constraint]]:
+        """Return the scale, and the degrees of freedom where they are learned."""
+        learned: dict[str, tuple[float, constraints.Constraint]] = {"scale": (self.init_scale, constraints.positive)}
+        if self.learn_df:
+            learned["df"] = (self.df, constraints.greater_than(_LEAST_DF))
+        return learned
+
+    def distribution(self, output: Tensor, parameters: Mapping[str, Tensor] = _NO_PARAMETERS) -> Distribution:
+        """Return t(df, output, scale), independent over the D targets."""
+        df = parameters["df"] if self.learn_df else output.new_tensor(self.df)
+        return dist.StudentT(df, output, parameters["scale"]).to_event(1)  # type: ignore[no-any-return]
+
+    def shape_target(self, y: Tensor, output: Tensor) -> Tensor:
+        """Return the targets as (B, D)."""
+        return _column(y, output)
+
+
+def _log_rate(output: Tensor) -> Tensor:
+    return output.clamp(-_MOST_LOG_RATE, _MOST_LOG_RATE)
+
+
+@final
+@dataclass(frozen=True)
+class Poisson(Likelihood):
+    """Counts: y ~ Poisson(exp(output)) for each of D targets, which are never standardised."""
+
+    task: ClassVar[Task] = "counts"
+
+    def distribution(self, output: Tensor, parameters: Mapping[str, Tensor] = _NO_PARAMETERS) -> Distribution:
+        """Return Poisson(exp(output)), independent over the D targets."""
+        return dist.Poisson(_log_rate(output).exp()).to_event(1)  # type: ignore[no-any-return]
+
+    def shape_target(self, y: Tensor, output: Tensor) -> Tensor:
+        """Return the counts as floats, (B, D)."""
+        return _column(y, output)
+
+
+@final
+@dataclass(frozen=True)
+class NegativeBinomial(Likelihood):
+    """
+    Counts that spread more than Poisson's: mean m = exp(output), variance m + a m^2, with one dispersion a learned.
+
+    In torch's letters total_count = 1 / a, and logits = output + log a.
+    """
+
+    task: ClassVar[Task] = "counts"
+    init_dispersion: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_positive("init_dispersion", self.init_dispersion, "a dispersion", _LEAST_DISPERSION)
+
+    def parameters(self) -> dict[str, tuple[float, constraints.Constraint]]:
+        """Return the dispersion."""
+        return {"dispersion": (self.init_dispersion, constraints.greater_than(_LEAST_DISPERSION))}
+
+    def distribution(self, output: Tensor, parameters: Mapping[str, Tensor] = _NO_PARAMETERS) -> Distribution:
+        """Return the negative binomial of mean exp(output), independent over the D targets."""
+        a = parameters["dispersion"]
+        law: Any = dist.NegativeBinomial(total_count=1 / a, logits=_log_rate(output) + a.log())
+        return law.to_event(1)  # type: ignore[no-any-return]
+
+    def shape_target(self, y: Tensor, output: Tensor) -> Tensor:
+        """Return the counts as floats, (B, D)."""
+        return _column(y, output)

@@ -133,7 +133,15 @@ class Normal(Prior):
 @final
 @dataclass(frozen=True)
 class Kaiming(Prior):
-    """N(0, 2 / ((1 + a^2) n_in)): keeps the variance of activations through units of negative slope a."""
+    """
+    N(0, 2 / ((1 + a^2) n_in)): keeps the variance of activations through units of negative slope a.
+
+    >>> from torch import nn
+    >>> layer = nn.Linear(200, 10)
+    >>> prior = Kaiming()("fc.weight", layer, layer.weight)
+    >>> prior.event_shape, round(prior.stddev[0, 0].item(), 6)  # sqrt(2 / 200)
+    (torch.Size([10, 200]), 0.1)
+    """
 
     a: float = 0.0
 
@@ -198,7 +206,14 @@ class _RealMixture(dist.MixtureSameFamily):  # type: ignore[misc]
 @final
 @dataclass(frozen=True)
 class ScaleMixture(Prior):
-    """pi N(0, scale1^2) + (1 - pi) N(0, scale2^2), independently for every weight."""
+    """
+    pi N(0, scale1^2) + (1 - pi) N(0, scale2^2), independently for every weight.
+
+    >>> import torch
+    >>> prior = ScaleMixture(pi=0.25, scale1=2.0, scale2=0.1)("w", None, torch.zeros(3))
+    >>> round(prior.variance[0].item(), 6)  # 0.25 * 4 + 0.75 * 0.01
+    1.0075
+    """
 
     pi: float = 0.5
     scale1: float = 1.0
@@ -223,7 +238,15 @@ class ScaleMixture(Prior):
 @final
 @dataclass(frozen=True)
 class PerLayer(Prior):
-    """Another rule for the parameters whose names match a pattern; the first match counts, `default` takes the rest."""
+    """
+    Another rule for the parameters whose names match a pattern; the first match counts, `default` takes the rest.
+
+    >>> from torch import nn
+    >>> layer = nn.Linear(4, 2)
+    >>> rule = PerLayer({"*.bias": Normal(0.0, 10.0)}, default=FanIn())
+    >>> rule("fc.bias", layer, layer.bias).stddev[0].item(), rule("fc.weight", layer, layer.weight).stddev[0, 0].item()
+    (10.0, 0.5)
+    """
 
     rules: Mapping[str, Prior]
     default: Prior = field(default_factory=Kaiming)

@@ -42,6 +42,13 @@ class PerSite(PyroOptim):
     The groups are called loc, scale, other and by their pattern. A group that matches no parameter is an error at the
     first step, as is a parameter that two patterns match. A frozen group, or one whose turn it is not, does not move
     and keeps its optimizer's state; its schedule goes on with the calendar.
+
+    >>> from pyro_bnn.optim import Adam, AdaBound, Cosine
+    >>> optim = PerSite(
+    ...     loc=AdaBound({"lr": 1e-3, "final_lr": 0.1}), scale=Adam({"lr": 1e-2}), schedule=Cosine(), frozen=["scale"]
+    ... )
+    >>> sorted(optim.groups), optim.frozen
+    (['loc', 'scale'], {'scale'})
     """
 
     def __init__(

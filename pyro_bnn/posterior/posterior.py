@@ -28,22 +28,26 @@ from safetensors.torch import save as safetensors_save
 from torch import Tensor, nn
 
 from pyro_bnn.analysis.scores.metrics import (
+    MixtureMoments,
     PredictiveAccumulator,
-    RegressionAccumulator,
+    check_moments,
 )
+from pyro_bnn.common.contract import Guide, contract_of
+from pyro_bnn.common.files import atomic_write
 from pyro_bnn.common.modules import evaluation_mode
+from pyro_bnn.common.own_state import KeepsTensors
 from pyro_bnn.common.turns import alone
 from pyro_bnn.data.arrays import Inputs, first_rows
 from pyro_bnn.data.checks import suggest
 from pyro_bnn.data.standardise import Computed, Standardised, Standardiser, plain, same_scale
 from pyro_bnn.inference.checkpoint import (
-    atomic_write,
     is_serial,
     parameters_of,
     restore_parameters,
     store_with,
 )
 from pyro_bnn.inference.fitted import Fitted, fitted_of, leave_fitted
+from pyro_bnn.inference.laws import in_units
 from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, guide_trace, predictive_draws
 from pyro_bnn.posterior import rebuild
 from pyro_bnn.posterior.compact import decode, encode
@@ -65,7 +69,7 @@ INFO = {
     "num_data": "N, the rows that were trained on",
     "eta": "the tempering: the target is p(w) prod p(y|x,w)^(1/eta)",
     "temperature": "T of a cold posterior, whose target is (p(w) prod p(y|x,w))^(1/T)",
-    "posterior": "how it was made: 'svi', 'hwa', 'sgld', ...",
+    "method": "how it was made: 'svi', 'hwa', 'sgld', ...",
     "notes": "anything of your own that JSON holds",
 }
 """The keys of a posterior's info, and what they say."""
@@ -147,7 +151,7 @@ class Posterior:
     **What it knows.** `fit` leaves on the guide what it was fitted with (eta, temperature, the number of rows, the
     scales of inputs and targets), and the posterior reads it there; `info` adds to that or corrects it. Its keys:
     `recipe`, `data`, `task`, `input_shape`, `class_names`, `standardiser`, `y_standardiser`, `num_data`, `eta`,
-    `temperature`, `posterior`, and `notes` for what is your own; `pyro_bnn.posterior.INFO` says what each holds. What
+    `temperature`, `method`, and `notes` for what is your own; `pyro_bnn.posterior.INFO` says what each holds. What
     nobody says is taken as eta = 1, temperature = 1 and no standardiser.
 
     **Units.** Inputs and targets are handed in raw, as they were measured, and numbers come back in the same raw units:
@@ -165,6 +169,17 @@ class Posterior:
     :param model: the Pyro program; its observed site is called `obs`.
     :param guide: the fitted guide.
     :param info: plain data about both, see above; a key that does not exist is refused.
+
+    >>> import pyro_bnn as pb
+    >>> posterior = pb.load("lenet5-mnist-mini")
+    >>> digits = pb.load_data("mnist-mini").test
+    >>> p = posterior.predict(digits.x[:3], num_samples=5, seed=0)
+    >>> p.shape, p.argmax(-1).tolist() == digits.y[:3].tolist()
+    (torch.Size([3, 10]), True)
+    >>> posterior.draws(digits.x[:3], num_samples=5).shape
+    torch.Size([5, 3, 10])
+    >>> posterior.info["eta"]
+    0.1
     """
 
     def __init__(
@@ -266,7 +281,7 @@ class Posterior:
         :param standardised: whether x is on the model's scale already; default what x says, and raw if it does not.
         """
         probabilities: Tensor | None = None
-        numbers: RegressionAccumulator | None = None
+        numbers: MixtureMoments | None = None
         for draw in self.stream(x, num_samples, chunk=chunk, seed=seed, standardised=standardised):
             if isinstance(draw, ClassDraw):
                 p = draw.log_probs.exp()  # (N, K)
@@ -340,7 +355,7 @@ class Posterior:
     ) -> Uncertainty:
         """Return total, aleatoric and epistemic uncertainty of every row; variances in raw units."""
         classes = PredictiveAccumulator()
-        numbers: RegressionAccumulator | None = None
+        numbers: MixtureMoments | None = None
         for draw in self.stream(x, num_samples, chunk=chunk, seed=seed, standardised=standardised):
             if isinstance(draw, ClassDraw):
                 classes.update(draw.log_probs)
@@ -427,7 +442,8 @@ class Posterior:
         scale = self._scale("y_standardiser")
         if scale is None:
             return RealDraw(mean, sd, draw.laws)
-        return RealDraw(scale.invert(mean), scale.invert_sd(sd), draw.laws)
+        laws = tuple(in_units(law, scale) for law in draw.laws)
+        return RealDraw(scale.invert(mean), scale.invert_sd(sd), laws)
 
     def to_arviz(self, x: Any, y: Any = None, num_samples: int = 200, **options: Any) -> Any:
         """
@@ -456,7 +472,7 @@ class Posterior:
         folder = Path(path)
         with self.turn():
             state = parameters_of(self.model, self.guide, _free_names(self.model, self.guide))
-        if hasattr(self.model, "kept_tensors"):
+        if isinstance(self.model, KeepsTensors):
             state["model"] = {n: t for n, t in state["model"].items() if n in self.model.kept_tensors()}
         flat = {f"{part}:{name}": t.contiguous() for part, tensors in state.items() for name, t in tensors.items()}
         flat, encoding = encode(flat) if compact else (flat, {})
@@ -528,13 +544,13 @@ class Posterior:
                 guide = _obtain("guide", description["guide"], lambda s: make(s, model), folder, dtype)
                 _forget_later(guide)
         posterior = cls(model, guide)
-        posterior._given = dict(description["info"])
+        posterior._given = _under_new_keys(description["info"])
         fitted = Fitted.from_info(posterior._given)
         if fitted is not None:
             leave_fitted(guide, fitted)
         posterior._pending = state
         posterior._saved_sites = description.get("sites")
-        own = not state["store"] or hasattr(model, "kept_tensors")  # a BNN keeps nothing loose in Pyro's store
+        own = not state["store"] or isinstance(model, KeepsTensors)  # a BNN keeps nothing loose in Pyro's store
         if _is_known(guide) and own:
             posterior._fill(None)
         return posterior
@@ -580,12 +596,11 @@ class Posterior:
         self._pending = None
 
     def _put(self, state: dict[str, dict[str, Tensor]]) -> None:
-        if hasattr(self.model, "kept_tensors") and isinstance(self.model, nn.Module):
-            kept = cast(Any, self.model).kept_tensors()
+        if isinstance(self.model, KeepsTensors) and isinstance(self.model, nn.Module):
+            kept = self.model.kept_tensors()
             initial = {name: t for name, t in self.model.state_dict().items() if name not in kept}
             state["model"] = {**initial, **state["model"]}
-        if hasattr(self.guide, "upgraded"):
-            state["guide"] = self.guide.upgraded(state["guide"])
+        state["guide"] = contract_of(self.guide).upgraded(state["guide"])
         for part, program in (("model", self.model), ("guide", self.guide)):
             if isinstance(program, nn.Module):
                 _check_names(part, set(program.state_dict()), set(state[part]))
@@ -629,10 +644,10 @@ def _other_shape(x: Tensor, shape: Any) -> ValueError:
     )
 
 
-def _add(draw: RealDraw, numbers: RegressionAccumulator | None) -> RegressionAccumulator:
+def _add(draw: RealDraw, numbers: MixtureMoments | None) -> MixtureMoments:
     """Add a draw of numbers to those before it."""
-    if numbers is None:
-        numbers = RegressionAccumulator(torch.zeros_like(draw.mean))
+    numbers = MixtureMoments(draw.mean.shape, draw.mean.device) if numbers is None else numbers
+    check_moments(draw.mean, draw.sd, any_law=bool(draw.laws))
     numbers.update(draw.mean, draw.sd)
     return numbers
 
@@ -655,7 +670,12 @@ def _forget(prefix: str) -> None:
 
 def _is_known(guide: Any) -> bool:
     """Whether a guide has seen its model, so that it has its tensors."""
-    return getattr(guide, "prototype_trace", None) is not None and is_serial(f"{_serial_name(guide)}.")
+    return (
+        isinstance(guide, Guide)
+        and guide.is_built
+        and isinstance(guide, nn.Module)
+        and is_serial(f"{_serial_name(guide)}.")
+    )
 
 
 def _serial_name(guide: Any) -> str:
@@ -676,8 +696,17 @@ def describe(folder: Path) -> dict[str, Any]:
     return description  # type: ignore[no-any-return]
 
 
+def _under_new_keys(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a saved info under the keys of today: what was called 'posterior' is the method."""
+    found = {"method" if key == "posterior" else key: value for key, value in info.items()}
+    recipe = found.get("recipe")
+    if isinstance(recipe, Mapping):
+        found["recipe"] = {"method" if key == "posterior" else key: value for key, value in recipe.items()}
+    return found
+
+
 def _described(guide: Any) -> dict[str, Any] | None:
-    spec = _spec(guide)
+    spec = contract_of(guide).spec()
     return None if spec is None else described(guide, spec)
 
 
@@ -687,8 +716,8 @@ def _spec(program: Any) -> dict[str, Any] | None:
 
 def _sites(guide: Any) -> list[str] | None:
     """Return the names of the sites that lie one after the other in a guide's flat tensors."""
-    built = hasattr(guide, "site_names") and getattr(guide, "prototype_trace", None) is not None
-    return list(guide.site_names()) if built else None
+    promised = contract_of(guide)
+    return (promised.site_names() or None) if promised.is_built else None
 
 
 def _obtain(

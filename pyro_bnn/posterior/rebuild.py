@@ -6,15 +6,16 @@ registered, are built; any other is refused with the remedy, unless the caller t
 before paths were saved hold the bare name of a class, which then can only be one of this library's.
 """
 
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from pyro_bnn.guides.ensemble import Ensemble
 from pyro_bnn.models.bnn import BNN
 from pyro_bnn.models.priors import PerLayer, Prior
-from pyro_bnn.registry import BUILT_IN, find_saved
+from pyro_bnn.registry import BUILT_IN, find_saved, path_of
 
-__all__ = ["build_guide", "build_model", "build_prior"]
+__all__ = ["build_guide", "build_model", "build_prior", "build_program"]
 
 
 def _class_of(kind: str, spec: Mapping[str, Any], trust: Collection[str]) -> Callable[..., Any]:
@@ -60,6 +61,19 @@ def build_model(spec: Mapping[str, Any], trust: Collection[str] = ()) -> BNN:
         spec["num_data"],
         random=spec["random"],
     )
+
+
+def build_program(found: Any, arguments: Mapping[str, Any], num_data: int) -> Any:
+    """Return a hand-written program: a function as it is, a class built, with `num_data` if it takes that."""
+    if not isinstance(found, type):
+        if arguments:
+            raise ValueError(f"program {path_of(found)!r} is no class, and program_args={dict(arguments)} are for one")
+        return found
+    given = {"num_data": num_data} if "num_data" in inspect.signature(found).parameters else {}
+    try:
+        return found(**given, **arguments)
+    except TypeError as error:
+        raise ValueError(f"program {path_of(found)!r} with {dict(arguments)}: {error}") from error
 
 
 def build_guide(spec: Mapping[str, Any], model: Any, trust: Collection[str] = ()) -> Any:

@@ -81,7 +81,7 @@ def open_run(path: str | Path, data_root: str | Path | None = None) -> FinishedR
     told = posterior.info.get("recipe")
     if told is None:
         raise ValueError(f"{path} was not trained from a recipe, so its data are unknown: use pyro_bnn.analysis on it")
-    recipe, folder = Recipe.build(told), Path(path)
+    recipe, folder = Recipe.from_saved(told), Path(path)
     arguments = {"val_fraction": recipe.val_fraction, "seed": recipe.seed, **recipe.data_args}
     data = load_data(recipe.data, root=data_root, **arguments)
     results, lines = folder / "results.json", folder / "metrics.jsonl"

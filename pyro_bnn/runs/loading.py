@@ -1,11 +1,13 @@
 """Posteriors by name or folder: shipped ones, run folders, and what `Posterior.save` wrote."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from pyro_bnn.posterior import Posterior
+from pyro_bnn.posterior import Posterior, describe
+from pyro_bnn.posterior.rebuild import build_program
+from pyro_bnn.registry import find_saved
 
 __all__ = ["load", "posterior_folder", "shipped_posteriors"]
 
@@ -39,5 +41,20 @@ def load(
     :param model: the program, for a posterior of a hand-written one.
     :param guide: likewise the guide, if it is hand-written too.
     :param trust: packages whose modules may be imported for a network, prior, likelihood or guide of your own.
+
+    >>> import pyro_bnn as pb
+    >>> pb.load("lenet5-mnist-mini").info["data"]
+    'mnist-mini'
     """
-    return Posterior.load(posterior_folder(path), model, guide, trust=trust)
+    folder = posterior_folder(path)
+    return Posterior.load(folder, _program(folder, trust) if model is None else model, guide, trust=trust)
+
+
+def _program(folder: Path, trust: Collection[str]) -> Any:
+    """Return the hand-written program that a run's recipe names, None where there is no such thing."""
+    description = describe(folder)
+    info: Mapping[str, Any] = description["info"]
+    recipe = info.get("recipe") or {}
+    if description["model"] is not None or not recipe.get("program"):
+        return None
+    return build_program(find_saved(recipe["program"], trust=trust), recipe.get("program_args", {}), info["num_data"])

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from pyro_bnn.assemble import Assembly, assemble
 from pyro_bnn.data import batches
 from pyro_bnn.data.standardise import plain
-from pyro_bnn.inference.svi import Step
-from pyro_bnn.optim import LRRange, PerSite, lr_range_test, plot_lr_range
+from pyro_bnn.inference.svi import MinibatchStep
+from pyro_bnn.optim import LRRange, lr_range_test, plot_lr_range
 from pyro_bnn.recipe import Recipe, find_recipe
 
 __all__ = ["lr_range", "save_plot"]
@@ -40,15 +40,17 @@ def lr_range(
     :param settings: recipe keys to change.
     """
     parts = assemble(find_recipe(recipe).changed({**settings, "schedule": {"name": "constant"}}), data_root)
-    optim = cast(PerSite, parts.optim)
+    optim = parts.optimizer(parts.guide)
     data = parts.data.train
     size = parts.recipe.batch_size
-    step = Step(parts.model, parts.guide, optim, parts.elbo, len(data))
+    step = MinibatchStep(parts.model, parts.guide, optim, parts.elbo(parts.guide), len(data))
     rows = _rows(parts, size)
 
     def take_step() -> float:
         weight = parts.kl.weight(batch=0, batch_size=size, epoch=parts.recipe.epochs, num_batches=1, num_data=len(data))
-        loss, _ = step(weight, next(rows))
+        x, y = next(rows)
+        with parts.layers():
+            loss, _ = step(weight, (x if parts.augment is None else parts.augment(x), y))
         return float(loss)
 
     return lr_range_test(

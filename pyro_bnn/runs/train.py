@@ -21,10 +21,10 @@ import torch
 
 from pyro_bnn.analysis.arviz import draws_of
 from pyro_bnn.analysis.scores.evaluation import Evaluation, evaluate_rows
-from pyro_bnn.assemble import Assembly, _optimizer, assemble
+from pyro_bnn.assemble import Assembly, assemble
+from pyro_bnn.common.files import write_text
 from pyro_bnn.common.machine import cpu_name
 from pyro_bnn.data import Data, load_data
-from pyro_bnn.inference.checkpoint import atomic_write
 from pyro_bnn.inference.svi import Callback
 from pyro_bnn.methods import Work
 from pyro_bnn.posterior import Posterior
@@ -48,7 +48,7 @@ def _info(parts: Assembly) -> dict[str, Any]:
         "num_data": len(data.train),
         "eta": recipe.eta,
         "temperature": recipe.temperature,
-        "posterior": recipe.posterior["name"],
+        "method": recipe.method["name"],
     }
 
 
@@ -65,14 +65,9 @@ class Run:
     finished: bool = True
 
 
-def _write(path: Path, text: str) -> None:
-    with atomic_write(path) as file:
-        file.write(text.encode())
-
-
 def _held_recipe(path: Path) -> Recipe | None:
     held = path / "recipe.toml"
-    return Recipe.from_toml(held.read_text(), path.name) if held.is_file() else None
+    return Recipe.from_toml(held.read_text(), path.name, saved=True) if held.is_file() else None
 
 
 def _check_same(held: Recipe, wanted: Recipe, path: Path) -> None:
@@ -114,7 +109,7 @@ def train(
             raise ValueError(f"{path} holds a run already: resume it (--resume) or choose another folder (--out)")
         _check_same(held, parts.recipe, path)
         if (path / "results.json").is_file():
-            return _finished(path, held)
+            return _finished(path, held, parts.model if held.program else None)
     elif path is not None and path.exists() and any(path.iterdir()):
         raise ValueError(f"{path} is a folder with other things in it: choose a new or empty one with out=")
     watchers = list(callbacks)
@@ -124,7 +119,7 @@ def train(
         watchers.append(ProgressReport())
     settled = parts.recipe
     with parts.layers():
-        outcome = parts.trainer(Work(parts, settled, _optimizer, path, watchers))
+        outcome = parts.method(Work(parts, settled, path, watchers))
     if outcome.guide is not None:
         posterior = Posterior(parts.model, outcome.guide, _info(parts))
     if outcome.interrupted:
@@ -143,7 +138,7 @@ def train(
         "num_samples": draws,
         "num_test": len(test),
         "test": evaluation.table,
-        "posterior": settled.posterior,
+        "method": settled.method,
         "facts": outcome.facts,
         "epochs": len(outcome.history),
         "best_epoch": outcome.best_epoch,
@@ -153,7 +148,7 @@ def train(
     }
     if path is not None:
         posterior.save(path)
-        _write(path / "results.json", json.dumps(results, indent=2))
+        write_text(path / "results.json", json.dumps(results, indent=2))
         if report:
             _write_outputs(path, parts.data, posterior, outcome.history, results, evaluation)
     return Run(path, settled, posterior, results, outcome.history)
@@ -196,9 +191,9 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
 
 
-def _finished(path: Path, recipe: Recipe) -> Run:
+def _finished(path: Path, recipe: Recipe, program: Any) -> Run:
     results = json.loads((path / "results.json").read_text())
-    return Run(path, recipe, load(path), results, _lines(path))
+    return Run(path, recipe, load(path, program), results, _lines(path))
 
 
 def evaluate(
@@ -211,7 +206,7 @@ def evaluate(
         raise ValueError(
             f"{path} was not trained from a recipe, so its test rows are unknown: use Posterior.evaluate(x, y)"
         )
-    settled = Recipe.build(recipe)
+    settled = Recipe.from_saved(recipe)
     data = load_data(
         settled.data, root=data_root, val_fraction=settled.val_fraction, seed=settled.seed, **settled.data_args
     )

@@ -42,7 +42,7 @@ def classifier(shape: tuple[int, ...] = (5,), n: int = 40, hidden: int = 8, **in
         "num_data": n,
         "eta": 1.0,
         "temperature": 1.0,
-        "posterior": "svi",
+        "method": "svi",
     }
     labels = torch.randint(0, 3, (n,), generator=generator)
     return Case(Posterior(model, guide, {**known, **info}), standardiser.apply(raw), labels)

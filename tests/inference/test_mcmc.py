@@ -48,6 +48,36 @@ def test_draws_have_the_exact_moments(kernel, eta, temperature):
     assert 0.4 < chain.acceptance <= 1
 
 
+@pytest.mark.parametrize("kernel", ["nuts", "hmc"])
+def test_acceptance_is_the_mean_probability_that_the_step_was_adapted_to(kernel):
+    """Not the share of transitions that moved, which NUTS does nearly always."""
+    problem = target()
+    low, high = (
+        run_chain(
+            problem.model,
+            (problem.x, problem.y),
+            kernel=kernel,
+            warmup=200,
+            draws=200,
+            seed=2,
+            target_accept=accept,
+            trajectory_length=1.5,
+        ).acceptance
+        for accept in (0.5, 0.9)
+    )
+    # the step adapts to within a tenth or so of the target in 200 steps
+    assert low == pytest.approx(0.5, abs=0.2)
+    assert high == pytest.approx(0.9, abs=0.09)
+
+
+@pytest.mark.parametrize("draws", [1, 2, 3])
+def test_short_chains_end(draws):
+    problem = target()
+    chain = run_chain(problem.model, (problem.x, problem.y), warmup=5, draws=draws)
+    assert chain.samples["w"].shape == (draws, 2)
+    assert 0 <= chain.acceptance <= 1
+
+
 def test_a_network_is_sampled_in_float64_and_left_as_it_was():
     model = BNN(MLP(2, 1, hidden=[3]), priors.Normal(), likelihoods.Gaussian(0.5), 10)
     x = torch.randn(10, 2)

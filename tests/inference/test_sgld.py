@@ -50,6 +50,19 @@ def test_the_stationary_covariance_solves_its_equation():
         quadratic_covariance(HESSIAN, 1.0)
 
 
+@pytest.mark.parametrize("commute", [True, False])
+def test_the_documented_covariance_under_minibatch_noise(commute):
+    """V = (I - aH) V (I - aH) + 2aT/N I + a^2 S; the closed form holds exactly where S and H commute."""
+    h = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
+    s = 0.3 * h @ h + 0.1 * h if commute else torch.diag(torch.tensor([0.3, 0.1], dtype=torch.float64))
+    n, a, one = 200, 0.2, torch.eye(2, dtype=torch.float64)
+    v, contraction = torch.zeros_like(one), one - a * h
+    for _ in range(2000):
+        v = contraction @ v @ contraction + 2 * a / n * one + a**2 * s
+    closed = (one / n + a * s / 2) @ torch.linalg.inv(h) @ torch.linalg.inv(one - a * h / 2)
+    assert torch.allclose(v, closed, rtol=1e-10, atol=0) == commute
+
+
 def test_lmc_refuses_and_stops():
     start = torch.zeros(1, 2, dtype=torch.float64)
     with pytest.raises(ValueError, match="gamma=0"):

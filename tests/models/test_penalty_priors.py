@@ -1,6 +1,8 @@
 """The distributions that penalties imply: normalisers against quadrature, samplers against their own densities."""
 
+import copy
 import math
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -19,8 +21,10 @@ from pyro_bnn.models.penalty_priors import (
     L2Prior,
     SharedPrior,
     TabulatedDensity,
+    fill_groups,
     group_lasso_log_normalizer,
     group_norms,
+    group_size,
     target_variance,
 )
 
@@ -242,7 +246,45 @@ class TestRules:
         torch.testing.assert_close(group_norms(w, "incoming"), torch.tensor([5.0, 0.0, 10.0]))
         torch.testing.assert_close(group_norms(w, "outgoing"), torch.tensor([45.0, 80.0]).sqrt())
 
+    @pytest.mark.parametrize("conv_groups", [1, 2, 8])
+    @pytest.mark.parametrize("kind", [nn.Conv2d, nn.ConvTranspose2d, nn.Conv1d, nn.ConvTranspose3d])
+    def test_groups_of_convolutions_are_channels(self, kind: Any, conv_groups: int) -> None:
+        """Scaling one channel's weights out, or in, is seen in that channel alone."""
+        conv = kind(8, 16, 3, groups=conv_groups)
+        spatial = [5] * len(conv.kernel_size)
+        for groups, channels in (("outgoing", 8), ("incoming", 16)):
+            for j in (0, 3, channels - 1):
+                dead = torch.arange(channels) != j
+                with torch.no_grad():
+                    layer = copy.deepcopy(conv)
+                    layer.bias.zero_()
+                    layer.weight.copy_(fill_groups(conv.weight, dead, groups, conv))
+                    norms = group_norms(layer.weight, groups, layer)
+                    assert (norms > 0).nonzero().flatten().tolist() == [j]
+                    if groups == "outgoing":
+                        ones = torch.eye(8).reshape(8, 8, *[1] * len(spatial)).expand(8, 8, *spatial)
+                        used = layer(ones).flatten(1).any(1)
+                    else:
+                        used = layer(torch.rand(1, 8, *spatial)).flatten(2).any(2)[0]
+                assert used.nonzero().flatten().tolist() == [j]
+            size = conv.weight.numel() // channels
+            assert group_size(conv.weight, groups, conv) == size
+            prior = GroupLassoPrior(groups, lambda n_in, n_out: 0.25)("w", conv, conv.weight)
+            rate = math.sqrt((size + 1) / 0.25)
+            assert (prior.num_groups, prior.group_size) == (channels, size)
+            difference = prior.log_prob(conv.weight) - prior.log_prob(torch.zeros_like(conv.weight))
+            torch.testing.assert_close(difference, -rate * group_norms(conv.weight, groups, conv).sum())
+            draws = prior.expand((2,)).sample((300,))
+            assert draws.shape == (300, 2, *conv.weight.shape)
+            # 5 sd of the mean of 600 Gamma(D, rate) radii per channel, mean D / rate
+            norms = torch.stack([group_norms(draw, groups, conv) for draw in draws.flatten(0, 1)])
+            assert float((norms.mean(0) - size / rate).abs().max()) < 5 * math.sqrt(size / 600) / rate
+
     def test_errors(self) -> None:
+        with pytest.raises(ValueError, match="blocks=3"):
+            GroupLassoDensity(1.0, (4, 2), 1, blocks=3)
+        with pytest.raises(ValueError, match="blocks=2"):
+            GroupLassoDensity(1.0, (4, 2), 0, blocks=2)
         with pytest.raises(ValueError, match="variance='lecun' is unknown"):
             L1Prior("lecun")  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="groups='rows' is unknown"):

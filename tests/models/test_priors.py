@@ -11,7 +11,7 @@ from torch.distributions import constraints
 
 from pyro_bnn.assemble import build_prior
 from pyro_bnn.models import BNN, MLP, LeNet5, likelihoods, priors
-from pyro_bnn.models.priors import fans
+from pyro_bnn.models.priors import fans, torch_fan_in
 
 CONV = nn.Conv2d(3, 8, (4, 5))  # 60 inputs and 160 outputs
 DENSE = nn.Linear(7, 2)
@@ -30,6 +30,51 @@ DENSE = nn.Linear(7, 2)
 )
 def test_fans_count_the_weights_that_feed_one_unit(module: Any, parameter: Tensor, expected: tuple[int, int]) -> None:
     assert fans(module, parameter) == expected
+
+
+def used_weights(conv: Any) -> tuple[int, int]:
+    """Count, by changing them one at a time, the weights that feed one output far from the border, and one input."""
+    spatial = len(conv.kernel_size)
+    x = torch.zeros(1, conv.in_channels, *[9] * spatial)
+    centre = (slice(None), 0, *[4] * spatial)
+    x[centre] = 1.0
+    weight = conv.weight.detach().clone().requires_grad_()
+    call = {True: "conv_transpose", False: "conv"}["Transpose" in type(conv).__name__] + f"{spatial}d"
+    run = getattr(torch.nn.functional, call)
+    out = run(x, weight, groups=conv.groups)
+    (leaving,) = torch.autograd.grad(out.sum(), weight)
+    out = run(torch.ones_like(x), weight, groups=conv.groups)
+    (feeding,) = torch.autograd.grad(out[(0, 0, *[n // 2 for n in out.shape[2:]])], weight)
+    return int((feeding != 0).sum()), int((leaving != 0).sum())
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize(
+    "kind", [nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d]
+)
+def test_fans_of_convolutions_count_the_weights_in_use(kind: Any, groups: int) -> None:
+    conv = kind(4, 8, 3, groups=groups)
+    expected = used_weights(conv)
+    taps = 3 ** len(conv.kernel_size)
+    assert expected == (4 // groups * taps, 8 // groups * taps)
+    assert fans(conv, conv.weight) == fans(conv, conv.bias) == expected
+    torch.testing.assert_close(
+        priors.Kaiming()("bias", conv, conv.bias).stddev, torch.full((8,), math.sqrt(2 / expected[0]))
+    )
+
+
+def test_the_bias_of_a_recurrent_layer_has_the_fans_of_its_own_weight() -> None:
+    layer = nn.LSTM(3, 5, num_layers=2)
+    assert fans(layer, layer.bias_ih_l0) == fans(layer, layer.weight_ih_l0) == (3, 20)
+    assert fans(layer, layer.bias_hh_l0) == fans(layer, layer.weight_hh_l0) == (5, 20)
+    assert fans(layer, layer.bias_ih_l1) == fans(layer, layer.weight_ih_l1) == (5, 20)
+
+
+@pytest.mark.parametrize("kind", [nn.Linear, nn.Conv2d, nn.ConvTranspose2d])
+def test_torch_fan_in_is_that_of_pytorchs_own_start(kind: Any) -> None:
+    layer = kind(4, 9, *(() if kind is nn.Linear else (3,)))
+    bound = 1 / math.sqrt(torch_fan_in(layer, layer.weight))
+    assert 0.8 * bound < float(layer.weight.detach().abs().max()) <= bound
 
 
 @pytest.mark.parametrize(

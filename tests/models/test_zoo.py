@@ -13,7 +13,6 @@ from pyro.infer import SVI, TraceMeanField_ELBO
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pyro_bnn.assemble import NETWORKS
 from pyro_bnn.guides import AutoMeanFieldNormal
 from pyro_bnn.inference import fit, kl, per_datum
 from pyro_bnn.inference.svi import Callback, FitState
@@ -33,6 +32,7 @@ from pyro_bnn.models import (
 from pyro_bnn.models.bnn import NORM_LAYERS
 from pyro_bnn.optim import Adam, PerSite
 from pyro_bnn.posterior import Posterior
+from pyro_bnn.registry import names
 from pyro_bnn.runs.loading import load
 
 PUBLISHED: dict[str, tuple[Callable[[], nn.Module], int, float]] = {
@@ -88,7 +88,7 @@ def test_sizes_are_the_published_ones(name: str) -> None:
 
 
 def test_every_network_of_a_recipe_has_a_row_here() -> None:
-    assert {"cvnn", "mlp", "perceptron", *PUBLISHED, *SMALL} == set(NETWORKS)
+    assert {"cvnn", "mlp", "perceptron", *PUBLISHED, *SMALL} == set(names("models"))
 
 
 @pytest.mark.parametrize("name", SMALL)

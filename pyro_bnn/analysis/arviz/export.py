@@ -44,18 +44,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from pyro_bnn.analysis.scores.laws import sampled
 from pyro_bnn.analysis.scores.prior_check import PriorGuide
-from pyro_bnn.analysis.scores.signal_to_noise import decks_of, draw_sites, latent_values, moves_model, restart
+from pyro_bnn.analysis.scores.signal_to_noise import draw_sites, latent_values
+from pyro_bnn.common.contract import Wrapper, contract_of
 from pyro_bnn.common.modules import evaluation_mode
 from pyro_bnn.data.checks import check_finite
 from pyro_bnn.data.standardise import plain, standardiser_of
-from pyro_bnn.inference.predictive import (
-    ClassDraw,
-    Draw,
-    RealDraw,
-    check_normal,
-    observation_log_prob,
-)
+from pyro_bnn.inference.laws import check_values, is_discrete, log_prob, shape_of
+from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, observation_log_prob
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.version import __version__
 
@@ -121,13 +118,8 @@ _POINTS = ("map", "ml", "point")
 
 def posterior_kind(posterior: Posterior) -> str:
     """Return what kind of draws a posterior gives: its guide's `kind`, else that of its recipe, else svi."""
-    guide = posterior.guide
-    kind = getattr(guide, "kind", None)
-    if isinstance(kind, str):
-        return kind
-    if type(guide).__name__ == "AutoDelta":
-        return "map"
-    return str(posterior.info.get("posterior", "svi"))
+    kind = contract_of(posterior.guide).kind
+    return str(posterior.info.get("method", "svi")) if kind is None else kind
 
 
 def draws_of(posterior: Posterior, num_samples: int) -> int:
@@ -310,7 +302,7 @@ def _store(path: str | Path | None) -> _Store:
 
 
 @final
-class _Recorder(nn.Module):
+class _Recorder(nn.Module, Wrapper):
     """A guide that remembers the sites of its last draw."""
 
     def __init__(self, guide: Callable[..., Any]) -> None:
@@ -322,15 +314,6 @@ class _Recorder(nn.Module):
         trace = poutine.trace(self.guide).get_trace(*args, **kwargs)
         self.last = latent_values(trace)
         return trace.nodes["_RETURN"]["value"]
-
-    def restart(self) -> None:
-        restart(self.guide)
-
-    def decks(self) -> list[Any]:
-        return decks_of(self.guide)
-
-    def moves_model(self) -> bool:
-        return moves_model(self.guide)
 
 
 @final
@@ -410,7 +393,13 @@ def _predictive_variables(first: Draw, group: str, lead: tuple[int, ...], n: int
         dtype = np.int16 if first.log_probs.shape[1] < 2**15 else np.int32  # ArviZ plots signed integers only
         return [_Variable(group, "obs", ("chain", "draw", "obs_id"), (*lead, n), dtype)]
     dims = ("chain", "draw", "obs_id") + (("target",) if first.mean.ndim > 1 else ())
-    return [_Variable(group, "obs", dims, (*lead, n, *first.mean.shape[1:]))]
+    return [_Variable(group, "obs", dims, (*lead, n, *first.mean.shape[1:]), _kind_of(first))]
+
+
+def _kind_of(draw: Draw) -> Any:
+    """Return the type of observations: whole numbers for classes and counts."""
+    counts = isinstance(draw, ClassDraw) or (bool(draw.laws) and is_discrete(draw.laws[0]))
+    return np.int64 if counts else np.float32
 
 
 def _prediction_variables(first: Draw, lead: tuple[int, ...], n: int) -> list[_Variable]:
@@ -427,7 +416,11 @@ def _sampled(draw: Draw, generator: torch.Generator) -> NDArray[Any]:
     if isinstance(draw, ClassDraw):
         p = draw.log_probs.exp().cpu()
         return torch.multinomial(p, 1, generator=generator)[:, 0].numpy()
-    return _numpy(draw.mean.cpu() + draw.sd.cpu() * torch.randn(draw.mean.shape, generator=generator))
+    drawn = sampled(draw, generator)
+    if draw.laws and is_discrete(draw.laws[0]):
+        # what is beyond any count, as draws of a wide prior may be, is kept from turning negative
+        return drawn.double().clamp(max=2.0**62).long().numpy()
+    return _numpy(drawn)
 
 
 def _log_prior(model: Callable[..., Any], x: Tensor, values: Mapping[str, Tensor]) -> float:
@@ -502,6 +495,8 @@ def _plan(
     lead = _lead(guide, num_samples)
     n = len(x)
     variables = [*chosen.variables("posterior", *lead), *chosen.variables("prior", 1, prior_samples)]
+    if y is not None and isinstance(first, RealDraw) and first.laws:
+        check_values(first.laws[0], y)
     variables += _predictive_variables(first, "posterior_predictive", lead, n)
     variables += _predictive_variables(first, "prior_predictive", (1, prior_samples), n)
     variables += _prediction_variables(first, lead, len(x_new))
@@ -514,7 +509,7 @@ def _plan(
         variables += [_Variable("predictions_constant_data", "x", dims, tuple(x_new.shape))]
     if y is not None:
         dims = ("obs_id",) + (("target",) if y.ndim > 1 else ())
-        dtype = np.float32 if y.is_floating_point() else np.int64
+        dtype = np.float32 if y.is_floating_point() and _kind_of(first) is np.float32 else np.int64
         variables += [_Variable("observed_data", "obs", dims, tuple(y.shape), dtype)]
         variables += [_Variable("log_likelihood", "obs", ("chain", "draw", "obs_id"), (*lead, n))]
     known = {name: values for t in trace.values() for name, values in t.coords.items()}
@@ -523,9 +518,10 @@ def _plan(
 
 def _lead(guide: Any, num_samples: int) -> tuple[int, int]:
     """How many chains and draws: those that a sampler stored, else one chain of as many as are asked for."""
-    if hasattr(guide, "by_site"):
-        stored = next(iter(guide.by_site().values()))
-        return int(stored.shape[0]), int(stored.shape[1])
+    stored = contract_of(guide).by_site()
+    if stored is not None:
+        chains, draws = next(iter(stored.values())).shape[:2]
+        return int(chains), int(draws)
     return 1, num_samples
 
 
@@ -640,16 +636,17 @@ def _write_draws(
     draws = posterior.with_guide(recorder).stream(rows, lead[0] * lead[1], seed=seed)
     generator = torch.Generator().manual_seed(seed)
     for draw in draws:
-        check_normal(draw)
         c, s = places.of(recorder.last)
         chosen.write(arrays["posterior"], c, s, recorder.last)
-        here = draw if x_new is x else _rows(draw, slice(None, len(x)))
-        arrays["posterior_predictive"]["obs"][c, s] = _sampled(here, generator)
+        alone = x_new is x or (isinstance(draw, RealDraw) and bool(draw.laws))  # laws are not cut: what they say is
+        here = draw if alone else _rows(draw, slice(None, len(x)))
+        drawn = _sampled(here, generator)
+        arrays["posterior_predictive"]["obs"][c, s] = drawn[: len(x)]
         _write_prediction(arrays["predictions"], c, s, here if x_new is x else _rows(draw, slice(len(x), None)))
         with posterior.turn():
             arrays["sample_stats"]["log_prior"][c, s] = _log_prior(posterior.model, plain(x), recorder.last)
         if y is not None:
-            arrays["log_likelihood"]["obs"][c, s] = _numpy(_pointwise(here, y))
+            arrays["log_likelihood"]["obs"][c, s] = _numpy(_pointwise(here, y, drawn)[: len(x)])
 
 
 def _write_prediction(arrays: Mapping[str, Array], c: int, s: int, draw: Draw) -> None:
@@ -679,13 +676,19 @@ def _rows(draw: Draw, part: slice) -> Draw:
     return ClassDraw(draw.log_probs[part]) if isinstance(draw, ClassDraw) else RealDraw(draw.mean[part], draw.sd[part])
 
 
-def _pointwise(draw: Draw, y: Tensor) -> Tensor:
-    """Log p(y_i | x_i, w) of one draw (N,)."""
-    if isinstance(draw, RealDraw) and draw.mean.ndim == 1:
+def _pointwise(draw: Draw, y: Tensor, drawn: NDArray[Any]) -> Tensor:
+    """Log p(y_i | x_i, w) of one draw (N,); of further rows, which have no y, that of what was drawn for them."""
+    if isinstance(draw, ClassDraw):
+        return observation_log_prob(draw, y.to(draw.log_probs.device))
+    if draw.laws:
+        rest = torch.from_numpy(drawn[len(y) :]).double()
+        whole = torch.cat([y.cpu().double(), rest.reshape(len(rest), *y.shape[1:])])
+        parts = whole.split([shape_of(law)[0] for law in draw.laws])
+        return torch.cat([log_prob(law, part, wide=True) for law, part in zip(draw.laws, parts, strict=True)])
+    if draw.mean.ndim == 1:
         draw = RealDraw(draw.mean[:, None], draw.sd[:, None])
-    if isinstance(draw, RealDraw):
-        draw = RealDraw(draw.mean.double(), draw.sd.double())
-    return observation_log_prob(draw, y.to(draw.mean.device if isinstance(draw, RealDraw) else draw.log_probs.device))
+    draw = RealDraw(draw.mean.double(), draw.sd.double())
+    return observation_log_prob(draw, y.to(draw.mean.device))
 
 
 @final
@@ -699,10 +702,12 @@ class _Places:
         self.lead = lead
         self.next = 0
         self.stored: Tensor | None = None
-        if hasattr(guide, "by_site"):
-            restart(guide)
-            self.names = sorted(guide.by_site())
-            self.stored = self._features({n: v.flatten(0, 1) for n, v in guide.by_site().items()}, 1)  # (C S, F)
+        promised = contract_of(guide)
+        stored = promised.by_site()
+        if stored is not None:
+            promised.restart()
+            self.names = sorted(stored)
+            self.stored = self._features({n: v.flatten(0, 1) for n, v in stored.items()}, 1)  # (C S, F)
             self.free = torch.ones(len(self.stored), dtype=torch.bool)
 
     def of(self, values: Mapping[str, Tensor]) -> tuple[int, int]:

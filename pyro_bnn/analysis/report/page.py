@@ -19,7 +19,7 @@ from pyro_bnn.analysis.scores.evaluation import ClassEvaluation, Evaluation, Rea
 from pyro_bnn.analysis.scores.metrics import ece_null
 from pyro_bnn.analysis.scores.ood import accumulate, gaussian_noise, shuffled_pixels
 from pyro_bnn.analysis.scores.signal_to_noise import WeightSummary, pruning_curve, weight_summary
-from pyro_bnn.inference.checkpoint import atomic_write
+from pyro_bnn.common.files import write_text
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.version import __version__
 
@@ -210,6 +210,5 @@ def write_report(folder: str | Path, posterior: Posterior, test: Rows, val: Rows
         options.setdefault("recipe_toml", recipe.read_text())
         options.setdefault("command", f"pyro-bnn train {folder.name}/recipe.toml --out {folder.name}-again")
     page = build_report(posterior, test, val, **options)
-    with atomic_write(folder / "report.html") as file:
-        file.write(page.encode())
+    write_text(folder / "report.html", page)
     return folder / "report.html"

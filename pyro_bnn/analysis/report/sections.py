@@ -13,6 +13,7 @@ from torch import Tensor
 from pyro_bnn.analysis.report import figures
 from pyro_bnn.analysis.scores.calibration import adaptive_ece, reliability, scale_temperature
 from pyro_bnn.analysis.scores.evaluation import ClassEvaluation, Evaluation, RealEvaluation
+from pyro_bnn.analysis.scores.laws import sampled
 from pyro_bnn.analysis.scores.metrics import classification_metrics
 from pyro_bnn.analysis.scores.ood import accumulate, ood_scores, ood_table
 from pyro_bnn.analysis.scores.prior_check import prior_posterior
@@ -149,9 +150,11 @@ def verdict(evaluation: Evaluation) -> str:
     """Return the main result in a few sentences."""
     s = evaluation.table["s_draws"]
     if isinstance(evaluation, RealEvaluation):
+        # a law without a mean, such as Cauchy's, has no RMSE
+        error = f"an RMSE of {s['rmse']:.4g}" if "rmse" in s else f"a predictive NLL of {s['pred_nll']:.4g}"
         return (
-            f"On {len(evaluation.y):,} test rows the average of {evaluation.num_samples} networks has an RMSE of "
-            f"{s['rmse']:.4g}, and its 90 % intervals hold {100 * s['coverage_0.9']:.1f} % of the targets."
+            f"On {len(evaluation.y):,} test rows the average of {evaluation.num_samples} networks has {error}, and its "
+            f"90 % intervals hold {100 * s['coverage_0.9']:.1f} % of the targets."
         )
     gap = 100 * (s["confidence"] - s["accuracy"])
     sure = f"{abs(gap):.1f} points {'more' if gap > 0 else 'less'} sure than it is right"
@@ -330,8 +333,7 @@ def prior_predictive(posterior: Posterior, x: Tensor, evaluation: Evaluation, se
         if isinstance(draw, ClassDraw):
             confidences.append(draw.log_probs.amax(1).exp().cpu())
         else:
-            noise = torch.randn(draw.mean.shape, generator=generator)
-            targets.append(draw.mean.cpu() + draw.sd.cpu() * noise)
+            targets.append(sampled(draw, generator))
     if isinstance(evaluation, ClassEvaluation):
         return figures.prior_figure(torch.cat(confidences), evaluation.log_probs.amax(1).exp())
     return figures.prior_data_figure(torch.cat(targets).double(), evaluation.y)

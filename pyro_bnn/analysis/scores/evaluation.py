@@ -11,17 +11,22 @@ from typing import Any, TypeAlias, final
 
 from torch import Tensor
 
+from pyro_bnn.analysis.scores.laws import Scorer
 from pyro_bnn.analysis.scores.metrics import (
     ClassificationAccumulator,
     RegressionAccumulator,
+    Scored,
     bootstrap_interval,
     classification_table,
     ece,
+    held,
     regression_table,
 )
-from pyro_bnn.data.arrays import as_inputs, number_of_rows
+from pyro_bnn.common.contract import contract_of
+from pyro_bnn.data.arrays import first_rows, number_of_rows
 from pyro_bnn.data.checks import check_finite
-from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, check_normal
+from pyro_bnn.inference.laws import is_discrete
+from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw
 from pyro_bnn.posterior import Posterior
 
 __all__ = ["ClassEvaluation", "Evaluation", "RealEvaluation", "evaluate_rows", "in_units"]
@@ -90,7 +95,11 @@ class ClassEvaluation:
 @final
 @dataclass(frozen=True, eq=False)
 class RealEvaluation:
-    """Targets, mean, variances and F(y) of the mixture in y's shape, and each row's log-density (N,), in float64."""
+    """
+    Targets, mean, variances and F(y) of the mixture in y's shape, and each row's log-density (N,), in float64.
+
+    Of counts `pit` is randomised; `cdf` is F(y) and `below` F(y-), which are `pit` where they are not given.
+    """
 
     table: Table
     num_samples: int
@@ -100,6 +109,8 @@ class RealEvaluation:
     epistemic: Tensor
     pit: Tensor
     log_density: Tensor
+    cdf: Tensor | None = None
+    below: Tensor | None = None
 
     @property
     def sd(self) -> Tensor:
@@ -109,11 +120,15 @@ class RealEvaluation:
     def intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
         """Return basic bootstrap intervals over rows of the S-sample column, those of shares within [0, 1]."""
         n = len(self.y)
-        low, high = _mean_interval((self.mean - self.y).square().reshape(n, -1).mean(1), level)
-        found = {"pred_nll": _mean_interval(-self.log_density, level), "rmse": (max(low, 0.0) ** 0.5, high**0.5)}
+        found = {"pred_nll": _mean_interval(-self.log_density, level)}
+        if "rmse" in self.table["s_draws"]:
+            low, high = _mean_interval((self.mean - self.y).square().reshape(n, -1).mean(1), level)
+            found["rmse"] = (max(low, 0.0) ** 0.5, high**0.5)
+        cdf, below = (self.pit if values is None else values for values in (self.cdf, self.below))
+        scored = Scored(self.log_density, cdf, below)
         for name in self.table["s_draws"]:
             if name.startswith("coverage_"):
-                inside = (self.pit - 0.5).abs() <= float(name.removeprefix("coverage_")) / 2
+                inside = held(scored, float(name.removeprefix("coverage_")))
                 found[name] = _share(_mean_interval(inside.double().reshape(n, -1).mean(1), level))
         return found
 
@@ -143,17 +158,20 @@ def evaluate_rows(
     :param seed: fixes the draws and leaves the global random state alone.
     :param standardised: whether x and y are on the model's scale; default what they say, and raw if they do not.
     """
-    x, y = as_inputs(x), posterior.raw_targets(y, standardised=standardised)
+    y = posterior.raw_targets(y, standardised=standardised)
     check_finite(y, "y")
-    if number_of_rows(x) != len(y):
-        raise ValueError(f"x has {number_of_rows(x)} rows and y has {len(y)}: pass one label per row")
+    rows = number_of_rows(x) if isinstance(x, tuple) else len(x)
+    if rows != len(y):
+        raise ValueError(f"x has {rows} rows and y has {len(y)}: pass one label per row")
     options: Any = {"chunk": chunk, "standardised": standardised}
     point = None
-    if hasattr(posterior.guide, "median"):
-        with suppress(NotImplementedError):  # some of Pyro's guides name a median and have none
+    if contract_of(posterior.guide).has_median:
+        with suppress(NotImplementedError):  # some of Pyro's guides name one and have none
             point = next(posterior.stream(x, 1, plug_in=True, **options))
     draws = posterior.stream(x, num_samples, seed=seed, **options)
-    if not y.is_floating_point():
+    if not y.is_floating_point() and not _takes_counts(
+        point or next(posterior.stream(first_rows(x), 1, seed=seed, **options))
+    ):
         labels = y.long().cpu()
         classes = ClassificationAccumulator(labels)
         for draw in draws:
@@ -161,14 +179,28 @@ def evaluate_rows(
         table = classification_table(None if point is None else _log_probs(point), classes)
         found = classes.predictive
         return ClassEvaluation(table, num_samples, labels, found.log_probs, found.total, found.aleatoric)
-    target = y.cpu()
-    real = RegressionAccumulator(target)
+    target = y.cpu() if y.is_floating_point() else y.cpu().double()
+    real, scorer = RegressionAccumulator(target), Scorer(target)
     for draw in draws:
-        real.update(*_moments(draw, target))
-    table = regression_table(None if point is None else _moments(point, target), real)
+        real.update(*_said(draw, scorer))
+    table = regression_table(None if point is None else _said(point, scorer), real)
+    scored = real.scored
     return RealEvaluation(
-        table, num_samples, real.y, real.mean, real.aleatoric, real.epistemic, real.pit, real.log_density
+        table,
+        num_samples,
+        real.y,
+        real.mean,
+        real.aleatoric,
+        real.epistemic,
+        real.pit,
+        scored.log_density,
+        scored.cdf,
+        scored.below,
     )
+
+
+def _takes_counts(draw: Draw) -> bool:
+    return isinstance(draw, RealDraw) and bool(draw.laws) and is_discrete(draw.laws[0])
 
 
 def _log_probs(draw: Draw) -> Tensor:
@@ -177,8 +209,14 @@ def _log_probs(draw: Draw) -> Tensor:
     return draw.log_probs.cpu()
 
 
-def _moments(draw: Draw, like: Tensor) -> tuple[Tensor, Tensor]:
+def _said(draw: Draw, scorer: Scorer) -> tuple[Tensor, Tensor, Scored | None]:
+    """Return mean and sd of one draw, and what it says of y where it is no Normal."""
     if not isinstance(draw, RealDraw):
         raise ValueError("the targets are numbers but the model predicts classes: pass integer labels")
-    check_normal(draw)
-    return draw.mean.cpu().reshape(like.shape), draw.sd.cpu().reshape(like.shape)
+    shape = scorer.y.shape
+    if draw.mean.numel() != scorer.y.numel():
+        raise ValueError(
+            f"y has shape {tuple(shape)} and the model predicts {tuple(draw.mean.shape)}: pass those targets"
+        )
+    mean, sd = draw.mean.cpu().reshape(shape), draw.sd.cpu().reshape(shape)
+    return mean, sd, scorer.of(draw) if draw.laws else None

@@ -10,6 +10,8 @@ quantile is found by bisection between the smallest and the largest quantile of 
 
 Coverage needs no quantile: y lies in the interval exactly when F(y) does in [(1 - level)/2, (1 + level)/2]; F(y) is
 the probability integral transform, uniform for a calibrated model. `Posterior.evaluate` uses this form.
+
+Laws that are not Normal have the same interval with their own distribution functions; see `laws`.
 """
 
 from typing import NamedTuple, cast
@@ -17,8 +19,9 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
+from pyro_bnn.analysis.scores.laws import mixture_quantile_of_laws
 from pyro_bnn.analysis.scores.metrics import check_moments, check_targets
-from pyro_bnn.inference.predictive import RealDraw, check_normal
+from pyro_bnn.inference.predictive import RealDraw
 from pyro_bnn.posterior import Posterior
 
 __all__ = ["Interval", "coverage", "mixture_interval", "mixture_quantile", "pit", "predictive_interval"]
@@ -83,14 +86,15 @@ def predictive_interval(
     posterior: Posterior, x: Tensor, level: float = 0.9, num_samples: int = 1000, *, seed: int | None = None
 ) -> Interval:
     """Return central predictive intervals for the rows of x, in the units of the targets; memory grows as S times N."""
-    means, sds = [], []
+    _check_level(level)
+    draws = []
     for draw in posterior.stream(x, num_samples, seed=seed):
         if not isinstance(draw, RealDraw):
             raise ValueError("the model predicts classes, which have no interval: use predict or uncertainty")
-        check_normal(draw)
-        means.append(draw.mean.cpu())
-        sds.append(draw.sd.cpu())
-    return mixture_interval(torch.stack(means), torch.stack(sds), level)
+        draws.append(draw)
+    if draws[0].laws:
+        return Interval(*(mixture_quantile_of_laws(draws, q) for q in ((1 - level) / 2, (1 + level) / 2)))
+    return mixture_interval(torch.stack([d.mean.cpu() for d in draws]), torch.stack([d.sd.cpu() for d in draws]), level)
 
 
 def coverage(interval: Interval, y: Tensor) -> float:

@@ -18,6 +18,12 @@ its mean and variance follow from the law of total variance, and the central int
 mixture's distribution function at y_i, mean_s Phi((y_i - m_si) / sd_si), lies within (1 -+ level) / 2: no quantile
 has to be found, and nothing grows with S.
 
+Draws of other laws bring their log-density and distribution function at y (`Scored`). Of counts these are F(y) and
+F(y-) = P(Y < y): y lies between the quantiles of (1 -+ level) / 2 when F(y) reaches the lower level and F(y-) stays
+below the upper one (such an interval holds at least its level, and often more), and the probability integral transform
+is randomised, F(y-) + u (F(y) - F(y-)) with u uniform from a fixed seed: it is uniform for a calibrated model of counts
+too. Where a law has no mean (Cauchy) there is no rmse, and no number that needs one; an infinite variance is inf.
+
 Every function here checks what it is given, once: log-probabilities whose rows sum to 1 (logits, probabilities and NaN
 do not), labels that name one of the classes, targets and moments that are finite and of one shape. A label of
 probability 0 makes a NLL infinite, also among draws, and never NaN.
@@ -30,15 +36,20 @@ before they are binned, because torchmetrics gives exactly 1 a bin of its own, a
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal, cast, final
 
 import torch
 from torch import Tensor
 
+from pyro_bnn.common.moments import Welford
+
 __all__ = [
     "ClassificationAccumulator",
+    "MixtureMoments",
     "PredictiveAccumulator",
     "RegressionAccumulator",
+    "Scored",
     "accuracy",
     "bootstrap_interval",
     "brier",
@@ -230,10 +241,15 @@ def _rmse(mean: Tensor, y: Tensor) -> float:
 
 
 def _gaussian_metrics(mean: Tensor, sd: Tensor, y: Tensor, levels: Sequence[float]) -> dict[str, float]:
+    cdf = _cdf(mean, sd, y)
+    return _real_metrics(mean, y, Scored(_log_density(mean, sd, y), cdf, cdf), levels)
+
+
+def _real_metrics(mean: Tensor, y: Tensor, scored: "Scored", levels: Sequence[float]) -> dict[str, float]:
     return {
-        "rmse": _rmse(mean, y),
-        "pred_nll": float(-_log_density(mean, sd, y).mean()),
-        **_coverage(_cdf(mean, sd, y), levels),
+        **({"rmse": _rmse(mean, y)} if bool(mean.isfinite().all()) else {}),
+        "pred_nll": float(-scored.log_density.mean()),
+        **_coverage(scored, levels),
     }
 
 
@@ -343,12 +359,69 @@ class ClassificationAccumulator:
 
 
 @final
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """What one draw says of y: its log-density (N,), and F(y) and F(y-) in y's shape, which differ for counts."""
+
+    log_density: Tensor
+    cdf: Tensor
+    below: Tensor
+
+
+@final
+class MixtureMoments:
+    """Mean and variances of an equal mixture of draws that come one at a time, each with a mean and an sd."""
+
+    def __init__(self, shape: torch.Size, device: torch.device | str = "cpu") -> None:
+        self.num_draws = 0
+        zeros = _wide(torch.zeros(shape, device=device))
+        self._means = Welford(zeros)
+        self._noise = zeros.clone()  # sum over draws of sd^2
+
+    def update(self, mean: Tensor, sd: Tensor) -> None:
+        """Add one draw."""
+        mean, sd = _wide(mean.detach()), _wide(sd.detach()).expand(self._noise.shape)
+        self.num_draws += 1
+        self._means.update(mean)
+        self._noise += sd.square()
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of the mixture."""
+        self.counted()
+        return self._means.mean
+
+    @property
+    def aleatoric(self) -> Tensor:
+        """Mean over draws of the noise variance."""
+        return self._noise / self.counted()
+
+    @property
+    def epistemic(self) -> Tensor:
+        """Variance over draws of the mean."""
+        self.counted()
+        return self._means.variance()
+
+    @property
+    def sd(self) -> Tensor:
+        """Standard deviation of the mixture: by the law of total variance, the root of aleatoric + epistemic."""
+        return (self.aleatoric + self.epistemic).sqrt()
+
+    def counted(self) -> int:
+        """Return how many draws there were, at least one."""
+        if self.num_draws == 0:
+            raise ValueError("no draw has been added; call update(mean, sd) at least once")
+        return self.num_draws
+
+
+@final
 class RegressionAccumulator:
     """
     The 1-sample and S-sample columns for regression: draws N(mean, sd^2) that come one at a time, in the units of y.
 
     y is (N,) or (N, T); the T targets of a row are independent given the weights: their densities multiply.
-    Standardised predictions go through `Standardiser.invert` and `Standardiser.invert_sd` first.
+    Standardised predictions go through `Standardiser.invert` and `Standardiser.invert_sd` first. Draws of another law
+    than the Normal bring what they say of y themselves.
     """
 
     def __init__(self, y: Tensor, *, levels: Sequence[float] = LEVELS) -> None:
@@ -358,63 +431,76 @@ class RegressionAccumulator:
         check_targets(y, y)
         self.y = _wide(y)
         self.levels = tuple(levels)
-        self.num_draws = 0
         self._single = _Moments()
         self._log_sum = torch.empty(0)
         self._cdf = torch.zeros_like(self.y)
-        self._mean = torch.zeros_like(self.y)
-        self._spread = torch.zeros_like(self.y)  # sum over draws of (m - running mean)^2, by Welford
-        self._noise = torch.zeros_like(self.y)  # sum over draws of sd^2
+        self._below = torch.zeros_like(self.y)
+        self._moments = MixtureMoments(self.y.shape, self.y.device)
 
-    def update(self, mean: Tensor, sd: Tensor) -> None:
-        """Add one draw: mean and sd of y's shape (sd may be a single number) of one weight sample for the whole set."""
+    @property
+    def num_draws(self) -> int:
+        """How many draws were added."""
+        return self._moments.num_draws
+
+    def update(self, mean: Tensor, sd: Tensor, scored: Scored | None = None) -> None:
+        """
+        Add one draw: mean and sd of y's shape (sd may be a single number) of one weight sample for the whole set.
+
+        :param scored: what the draw's law says of y; default that of N(mean, sd^2).
+        """
         if mean.shape != self.y.shape or sd.shape not in (self.y.shape, torch.Size([])):
             raise ValueError(
                 f"mean has shape {tuple(mean.shape)} and sd {tuple(sd.shape)}; one draw covers the whole set: "
                 f"both need y's shape {tuple(self.y.shape)}"
             )
         mean, sd = _wide(mean.detach()), _wide(sd.detach()).expand(self.y.shape)
-        check_moments(mean, sd)
-        self.num_draws += 1
-        density = _log_density(mean, sd, self.y)
+        if scored is None:
+            check_moments(mean, sd)
+            cdf = _cdf(mean, sd, self.y)
+            scored = Scored(_log_density(mean, sd, self.y), cdf, cdf)
+        _check_scored(scored, self.y)
+        self._moments.update(mean, sd)
+        density = scored.log_density
         self._log_sum = density if self.num_draws == 1 else torch.logaddexp(self._log_sum, density)
-        self._cdf += _cdf(mean, sd, self.y)
-        delta = mean - self._mean
-        self._mean += delta / self.num_draws
-        self._spread += delta * (mean - self._mean)
-        self._noise += sd.square()
-        self._single.update(_gaussian_metrics(mean, sd, self.y, self.levels))
+        self._cdf += scored.cdf
+        self._below += scored.below
+        self._single.update(_real_metrics(mean, self.y, scored, self.levels))
 
     @property
     def mean(self) -> Tensor:
         """Mean of the mixture, in y's shape."""
-        self._counted()
-        return self._mean
+        return self._moments.mean
 
     @property
     def aleatoric(self) -> Tensor:
         """Mean over draws of the noise variance, in y's shape."""
-        return self._noise / self._counted()
+        return self._moments.aleatoric
 
     @property
     def epistemic(self) -> Tensor:
         """Variance over draws of the mean, in y's shape."""
-        return self._spread / self._counted()
+        return self._moments.epistemic
 
     @property
     def sd(self) -> Tensor:
         """Standard deviation of the mixture: by the law of total variance, the root of aleatoric + epistemic."""
-        return (self.aleatoric + self.epistemic).sqrt()
+        return self._moments.sd
 
     @property
     def log_density(self) -> Tensor:
         """Log-density of the mixture at each row of y (N,)."""
-        return self._log_sum - math.log(self._counted())
+        return self._log_sum - math.log(self._moments.counted())
+
+    @property
+    def scored(self) -> Scored:
+        """What the mixture says of y."""
+        s = self._moments.counted()
+        return Scored(self.log_density, self._cdf / s, self._below / s)
 
     @property
     def pit(self) -> Tensor:
-        """Distribution function of the mixture at y, in y's shape: uniform for a calibrated model."""
-        return self._cdf / self._counted()
+        """Distribution function of the mixture at y, in y's shape, randomised for counts: uniform if calibrated."""
+        return randomised_pit(self.scored)
 
     def one_draw(self) -> dict[str, float]:
         """Mean of each single draw's metrics; from two draws on also their sd over draws, as `<name>_sd`."""
@@ -422,25 +508,20 @@ class RegressionAccumulator:
 
     def s_draws(self) -> dict[str, float]:
         """Metrics of the mixture, its gibbs_nll, and the mean sd, noise variance and variance of the mean."""
-        s = self._counted()
+        s = self._moments.counted()
+        spread = {"sd": self.sd, "aleatoric": self.aleatoric, "epistemic": self.epistemic}
+        means = {name: float(values.mean()) for name, values in spread.items()}
         return {
-            "rmse": _rmse(self.mean, self.y),
+            **({"rmse": _rmse(self.mean, self.y)} if bool(self.mean.isfinite().all()) else {}),
             "pred_nll": float(math.log(s) - self._log_sum.mean()),
-            **_coverage(self._cdf / s, self.levels),
+            **_coverage(self.scored, self.levels),
             "gibbs_nll": self.one_draw()["pred_nll"],
-            "sd": float(self.sd.mean()),
-            "aleatoric": float(self.aleatoric.mean()),
-            "epistemic": float(self.epistemic.mean()),
+            **{name: value for name, value in means.items() if not math.isnan(value)},
         }
 
     def results(self) -> dict[str, dict[str, float]]:
         """Return {"one_draw": ..., "s_draws": ...}."""
         return {"one_draw": self.one_draw(), "s_draws": self.s_draws()}
-
-    def _counted(self) -> int:
-        if self.num_draws == 0:
-            raise ValueError("no draw has been added; call update(mean, sd) at least once")
-        return self.num_draws
 
 
 def classification_table(plug_in: Tensor | None, draws: ClassificationAccumulator) -> dict[str, dict[str, float]]:
@@ -453,9 +534,9 @@ def classification_table(plug_in: Tensor | None, draws: ClassificationAccumulato
 
 
 def regression_table(
-    plug_in: tuple[Tensor, Tensor] | None, draws: RegressionAccumulator
+    plug_in: tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Scored | None] | None, draws: RegressionAccumulator
 ) -> dict[str, dict[str, float]]:
-    """Return the columns plug_in (mean and sd at the guide's loc; left out if None), one_draw, s_draws."""
+    """Return the columns plug_in (what `update` takes, at the guide's loc; left out if None), one_draw, s_draws."""
     if plug_in is None:
         return draws.results()
     alone = RegressionAccumulator(draws.y, levels=draws.levels)
@@ -517,28 +598,18 @@ class _Moments:
     """Mean and sample standard deviation over draws of a dictionary of numbers, by Welford's recursion."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.mean: dict[str, float] = {}
-        self.square: dict[str, float] = {}
+        self.sums: dict[str, Welford[float]] = {}
 
     def update(self, values: dict[str, float]) -> None:
-        self.count += 1
         for name, value in values.items():
-            if math.isinf(value) or math.isinf(self.mean.get(name, 0.0)):  # one infinite draw: so are mean and spread
-                self.mean[name] = self.mean.get(name, 0.0) + value
-                self.square[name] = math.inf
-                continue
-            delta = value - self.mean.get(name, 0.0)
-            self.mean[name] = self.mean.get(name, 0.0) + delta / self.count
-            self.square[name] = self.square.get(name, 0.0) + delta * (value - self.mean[name])
+            self.sums.setdefault(name, Welford()).update(value)
 
     def results(self) -> dict[str, float]:
-        if self.count == 0:
+        if not self.sums:
             raise ValueError("no draw has been added; call update(...) at least once")
-        if self.count == 1:
-            return dict(self.mean)
-        sds = {f"{name}_sd": math.sqrt(square / (self.count - 1)) for name, square in self.square.items()}
-        return {**self.mean, **sds}
+        means = {name: sums.mean for name, sums in self.sums.items()}
+        several = {name: sums for name, sums in self.sums.items() if sums.count > 1}
+        return {**means, **{f"{name}_sd": math.sqrt(sums.variance(1)) for name, sums in several.items()}}
 
 
 def _binned_gap(p: Tensor, correct: Tensor, bins: int) -> float:
@@ -565,8 +636,23 @@ def _cdf(mean: Tensor, sd: Tensor, y: Tensor) -> Tensor:
     return cast(Tensor, torch.special.ndtr((_wide(y) - _wide(mean)) / _wide(sd)))
 
 
-def _coverage(cdf: Tensor, levels: Sequence[float]) -> dict[str, float]:
-    return {f"coverage_{level:g}": float(((cdf - 0.5).abs() <= level / 2).double().mean()) for level in levels}
+def _coverage(scored: Scored, levels: Sequence[float]) -> dict[str, float]:
+    return {f"coverage_{level:g}": float(held(scored, level).double().mean()) for level in levels}
+
+
+def randomised_pit(scored: Scored) -> Tensor:
+    """Return F(y-) + u (F(y) - F(y-)), u uniform from a fixed seed; F(y) where the two are one."""
+    if torch.equal(scored.cdf, scored.below):
+        return scored.cdf
+    u = torch.rand(scored.cdf.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return scored.below + u.to(scored.cdf) * (scored.cdf - scored.below)
+
+
+def held(scored: Scored, level: float) -> Tensor:
+    """Return whether the central interval of a level holds y, in y's shape."""
+    cdf, below = scored.cdf, scored.below
+    one = (cdf - 0.5).abs() <= level / 2
+    return torch.where(cdf == below, one, (cdf - 0.5 >= -level / 2) & (below - 0.5 < level / 2))
 
 
 def _wide(values: Tensor) -> Tensor:
@@ -640,10 +726,34 @@ def check_targets(y: Tensor, mean: Tensor) -> None:
         raise ValueError(f"row {row} of y is {y[row].tolist() if y.ndim else y}: give finite targets, or leave it out")
 
 
-def check_moments(mean: Tensor, sd: Tensor) -> None:
-    """Raise unless means are finite and standard deviations finite and above 0."""
+def check_moments(mean: Tensor, sd: Tensor, *, any_law: bool = False) -> None:
+    """
+    Raise unless means are finite and standard deviations finite and above 0.
+
+    :param any_law: whether a law may have an infinite standard deviation, or be a point, as a rate of 0 has it.
+    """
+    if any_law:
+        if bool(mean.isnan().any()):
+            raise ValueError(
+                "this draw's law has no mean (a Cauchy has none) or the model gives NaN: check the model, or use "
+                "predictive_interval, which needs no moments"
+            )
+        if bool((sd.isnan() | (sd < 0)).any()):
+            raise ValueError("this draw has an sd that is NaN; check the model")
+        return
     if not bool(mean.isfinite().all()) or not bool((sd.isfinite() & (sd > 0)).all()):
         raise ValueError("this draw has a mean that is not finite or an sd that is not finite and > 0; check the model")
+
+
+def _check_scored(scored: Scored, y: Tensor) -> None:
+    if scored.log_density.shape != y.shape[:1] or scored.cdf.shape != y.shape or scored.below.shape != y.shape:
+        raise ValueError(
+            f"the draw scores {tuple(scored.log_density.shape)} rows and {tuple(scored.cdf.shape)} values; y has shape "
+            f"{tuple(y.shape)}: give one log-density per row, and F(y) and F(y-) in y's shape"
+        )
+    for name, values in (("log-density", scored.log_density), ("F(y)", scored.cdf), ("F(y-)", scored.below)):
+        if bool(values.isnan().any()):
+            raise ValueError(f"this draw has a {name} that is NaN; check the model")
 
 
 def _check_resamples(num_resamples: int) -> None:

@@ -19,7 +19,10 @@ import torch
 from torch import Tensor
 
 from pyro_bnn.analysis.scores.intervals import pit
-from pyro_bnn.analysis.scores.metrics import PredictiveAccumulator
+from pyro_bnn.analysis.scores.laws import Scorer
+from pyro_bnn.analysis.scores.metrics import PredictiveAccumulator, Scored, randomised_pit
+from pyro_bnn.common.contract import Guide
+from pyro_bnn.common.sites import is_subsample
 from pyro_bnn.inference.predictive import RealDraw
 from pyro_bnn.posterior import Posterior
 
@@ -27,7 +30,7 @@ __all__ = ["PriorCheck", "PriorGuide", "prior_posterior", "prior_predictive_chec
 
 
 @final
-class PriorGuide:
+class PriorGuide(Guide):
     """The latent part of a model as a guide: its draws are the prior's, and `Posterior` takes it like any other."""
 
     kind = "prior"
@@ -35,6 +38,10 @@ class PriorGuide:
     def __init__(self, model: Callable[..., Any], latents: Container[str] | None = None) -> None:
         self.model = model
         self.latents = latents  # None: all sites but the one called obs
+
+    def spec(self) -> dict[str, Any] | None:
+        """Return None: a prior is not saved as a posterior."""
+        return None
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Sample every latent site from its prior."""
@@ -50,8 +57,7 @@ class PriorGuide:
 
 
 def _not_latent(site: Any) -> bool:
-    subsample = type(site["fn"]).__name__ == "_Subsample"
-    return bool(site["type"] != "sample" or site["is_observed"] or site["name"] == "obs" or subsample)
+    return site["type"] != "sample" or site["is_observed"] or site["name"] == "obs" or is_subsample(site)
 
 
 def prior_posterior(posterior: Posterior) -> Posterior:
@@ -110,11 +116,16 @@ def prior_predictive_check(
     """
     prior = prior_posterior(model) if isinstance(model, Posterior) else Posterior(model, PriorGuide(model))
     confidences, means, sds = [], [], []
+    scorer: Scorer | None = None
+    scored: list[Scored] = []
     predictive, shares = PredictiveAccumulator(), torch.zeros(0)
     for draw in prior.stream(x, num_samples, seed=seed):
         if isinstance(draw, RealDraw):
             means.append(draw.mean.cpu())
             sds.append(draw.sd.cpu())
+            if y is not None and draw.laws:
+                scorer = Scorer(prior.raw_targets(y)) if scorer is None else scorer
+                scored.append(scorer.of(draw))
             continue
         top, guess = draw.log_probs.cpu().max(1)
         confidences.append(float(top.exp().mean()))
@@ -134,5 +145,11 @@ def prior_predictive_check(
         num_samples,
         mean_sd=float(spread.sqrt().mean()),
         data_sd=float((spread + sd.double().square().mean(0)).sqrt().mean()),
-        pit=None if y is None else pit(mean, sd, prior.raw_targets(y)),
+        pit=_randomised(scored) if scored else None if y is None else pit(mean, sd, prior.raw_targets(y)),
     )
+
+
+def _randomised(scored: list[Scored]) -> Tensor:
+    """Return the probability integral transform of the mixture, randomised for counts."""
+    cdf, below = (torch.stack(parts).mean(0) for parts in ([s.cdf for s in scored], [s.below for s in scored]))
+    return randomised_pit(Scored(scored[0].log_density, cdf, below))

@@ -9,19 +9,20 @@ Mean and standard deviation are the guide's own where it states them (`guide.sit
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast, final
+from typing import Any, NamedTuple, final
 
 import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
-from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
+from pyro_bnn.common.contract import Wrapper, contract_of
 from pyro_bnn.common.modules import evaluation_mode
+from pyro_bnn.common.moments import Welford
+from pyro_bnn.common.sites import is_subsample
 from pyro_bnn.common.turns import alone
 from pyro_bnn.data.standardise import plain
-from pyro_bnn.inference.predictive import Dealing
 from pyro_bnn.posterior import Posterior
 
 __all__ = ["PrunedGuide", "WeightSummary", "prune_by_signal_to_noise", "pruning_curve", "weight_summary"]
@@ -48,7 +49,7 @@ def latent_values(trace: Any) -> dict[str, Tensor]:
         for name, site in trace.nodes.items()
         if site["type"] == "sample"
         and not site["is_observed"]
-        and not site_is_subsample(site)
+        and not is_subsample(site)
         and not (site["infer"] or {}).get("is_auxiliary")
     }
 
@@ -57,22 +58,6 @@ def draw_sites(guide: Callable[..., Any], x: Tensor | None = None) -> dict[str, 
     """Return one draw of every latent site; `x` is what a guide that looks at its input is called with."""
     with alone(), torch.no_grad(), evaluation_mode(guide), poutine.block():
         return latent_values(poutine.trace(guide).get_trace(*(() if x is None else (x,))))
-
-
-def restart(guide: Any) -> None:
-    """Begin a new round of a guide of finitely many draws or members; others have no rounds."""
-    if hasattr(guide, "restart"):
-        guide.restart()
-
-
-def decks_of(guide: Any) -> list[Any]:
-    """Return what a guide of finitely many draws deals from; nothing for another."""
-    return list(guide.decks()) if isinstance(guide, Dealing) else []
-
-
-def moves_model(guide: Any) -> bool:
-    """Whether a guide's draws put values of the model's own parameters in place."""
-    return isinstance(guide, Dealing) and guide.moves_model()
 
 
 def weight_summary(
@@ -89,24 +74,21 @@ def weight_summary(
 
 
 def _summary(guide: Any, x: Tensor | None, num_samples: int) -> dict[str, WeightSummary]:
-    if hasattr(guide, "site") and hasattr(guide, "site_names"):
-        return {name: WeightSummary(*guide.site(name)) for name in guide.site_names()}
+    promised = contract_of(guide)
+    if promised.has_moments:
+        return {name: WeightSummary(*promised.site(name)) for name in promised.site_names()}
     if num_samples < 2:
         raise ValueError(f"num_samples={num_samples} shows no spread: pass at least 2")
-    restart(guide)
-    mean: dict[str, Tensor] = {}
-    square: dict[str, Tensor] = {}
-    for s in range(num_samples):
+    promised.restart()
+    sums: dict[str, Welford[Tensor]] = {}
+    for _ in range(num_samples):
         for name, value in draw_sites(guide, x).items():
-            value = value.double()
-            delta = value - mean.get(name, torch.zeros_like(value))
-            mean[name] = mean.get(name, torch.zeros_like(value)) + delta / (s + 1)
-            square[name] = square.get(name, torch.zeros_like(value)) + delta * (value - mean[name])
-    return {name: WeightSummary(mean[name], (square[name] / (num_samples - 1)).sqrt()) for name in mean}
+            sums.setdefault(name, Welford()).update(value.double())
+    return {name: WeightSummary(sums_of.mean, sums_of.variance(1).sqrt()) for name, sums_of in sums.items()}
 
 
 @final
-class PrunedGuide(nn.Module):
+class PrunedGuide(nn.Module, Wrapper):
     """A guide whose draws have some weights set to zero: sites and their boolean masks, True where a weight stays."""
 
     def __init__(self, guide: Callable[..., Any], keep: Mapping[str, Tensor]) -> None:
@@ -119,23 +101,14 @@ class PrunedGuide(nn.Module):
         values = self._pruned(draw_sites(self.guide, *args[:1]))
         return {n: pyro.sample(n, dist.Delta(v, event_dim=v.dim())) for n, v in values.items()}
 
-    def restart(self) -> None:
-        """Begin a new round of a guide of finitely many draws."""
-        restart(self.guide)
-
-    def decks(self) -> list[Any]:
-        """Return what the guide deals from."""
-        return decks_of(self.guide)
-
-    def moves_model(self) -> bool:
-        """Whether the guide's draws put values of the model's own parameters in place."""
-        return moves_model(self.guide)
-
     @property
-    def median(self) -> Callable[..., dict[str, Tensor]]:
-        """The guide's median, pruned; only guides that have one have it here."""
-        point = cast(Any, self.guide).median
-        return lambda *args, **kwargs: self._pruned(point(*args, **kwargs))
+    def has_median(self) -> bool:  # type: ignore[override]
+        """Whether the guide inside has one."""
+        return self.inner.has_median
+
+    def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Return the guide's median, pruned."""
+        return self._pruned(self.inner.median(*args, **kwargs))
 
     def _pruned(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {n: v * self.keep[n] if n in self.keep else v for n, v in values.items()}

@@ -5,7 +5,7 @@ HWA takes a snapshot (mu_j, sigma_j) of a mean-field guide every c steps from st
 
     loc      = mean_j mu_j
     within   = mean_j sigma_j^2
-    between  = mean_j mu_j^2 - loc^2      by Welford: v_n = v_(n-1) + ((mu_n - loc_(n-1)) (mu_n - loc_n) - v_(n-1)) / n
+    between  = mean_j mu_j^2 - loc^2      by Welford: n v_n = (n-1) v_(n-1) + (mu_n - loc_(n-1)) (mu_n - loc_n)
 
 and the averaged guide is N(loc, variance) with
 
@@ -34,13 +34,15 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol, cast, final, get_args, runtime_checkable
+from typing import Any, Literal, final, get_args
 
 import pyro.poutine as poutine
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from pyro_bnn.common.contract import contract_of
+from pyro_bnn.common.moments import Welford
 from pyro_bnn.data.arrays import number_of_rows, pieces
 from pyro_bnn.data.split import as_split
 from pyro_bnn.inference.checkpoint import synchronise
@@ -86,7 +88,7 @@ class RunningMoments:
             raise ValueError(f"rank={rank!r} is not allowed: keep 0 deviations or at least 2")
         self.mode = variance
         self.rank = rank
-        self.count = 0
+        self._means: Welford[Tensor] = Welford()
         self._sums: dict[str, Tensor] = {}
         self._deviations: deque[Tensor] = deque(maxlen=rank)
 
@@ -96,48 +98,54 @@ class RunningMoments:
         mu = mu.detach().double()
         within = torch.zeros_like(mu) if sigma is None else sigma.detach().double().square()
         if not self._sums:
-            self._sums = {name: torch.zeros_like(mu) for name in ("mean", "within", "between", "literal")}
-        sums = self._sums
-        if mu.shape != sums["mean"].shape or within.shape != mu.shape:
+            self._sums = {name: torch.zeros_like(mu) for name in ("within", "literal")}
+            self._means = Welford(torch.zeros_like(mu))
+        sums, means = self._sums, self._means
+        if mu.shape != means.mean.shape or within.shape != mu.shape:
             raise ValueError(
                 f"the snapshot has shapes {tuple(mu.shape)} and {tuple(within.shape)}, the trajectory "
-                f"{tuple(sums['mean'].shape)}: pass one mean and one deviation per weight"
+                f"{tuple(means.mean.shape)}: pass one mean and one deviation per weight"
             )
         n = self.count
-        step = mu - sums["mean"]
-        sums["mean"] = sums["mean"] + step / (n + 1)
+        means.update(mu)
         sums["within"] = sums["within"] + (within - sums["within"]) / (n + 1)
-        sums["between"] = sums["between"] + (step * (mu - sums["mean"]) - sums["between"]) / (n + 1)
-        sums["literal"] = literal_variance(sums["literal"], mu, sums["mean"], n)
+        sums["literal"] = literal_variance(sums["literal"], mu, means.mean, n)
         if self.rank:
-            self._deviations.append((mu - sums["mean"]).float())
-        self.count = n + 1
+            self._deviations.append((mu - means.mean).float())
 
-    def _get(self, name: str) -> Tensor:
+    @property
+    def count(self) -> int:
+        """How many snapshots were taken."""
+        return self._means.count
+
+    def _taken(self) -> None:
         if not self.count:
             raise RuntimeError("no snapshot was taken yet: is `start` beyond the end of the training?")
-        return self._sums[name]
 
     @property
     def mean(self) -> Tensor:
         """Mean of the means, (P,)."""
-        return self._get("mean")
+        self._taken()
+        return self._means.mean
 
     @property
     def within(self) -> Tensor:
         """Mean of the variances, (P,)."""
-        return self._get("within")
+        self._taken()
+        return self._sums["within"]
 
     @property
     def between(self) -> Tensor:
         """Variance of the means with divisor n, (P,)."""
-        return self._get("between")
+        self._taken()
+        return self._means.variance()
 
     @property
     def variance(self) -> Tensor:
         """The variance asked for, (P,); 'literal' may be negative, the others cannot."""
         if self.mode == "literal":
-            return self._get("literal")
+            self._taken()
+            return self._sums["literal"]
         if self.mode == "within":
             return self.within
         return self.between if self.mode == "trajectory" else self.within + self.between
@@ -156,25 +164,22 @@ class RunningMoments:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        return {"count": self.count, "sums": dict(self._sums), "deviations": list(self._deviations)}
+        means = {"mean": self._means.mean, "spread": self._means.spread} if self.count else {}
+        return {"count": self.count, "sums": {**self._sums, **means}, "deviations": list(self._deviations)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up what `state_dict` returned."""
-        self.count = state["count"]
-        self._sums = dict(state["sums"])
+        sums = dict(state["sums"])
+        self._means = Welford()
+        if sums:
+            n = state["count"]
+            spread = n * sums.pop("between") if "between" in sums else sums.pop("spread")  # a state of before
+            self._means.count, self._means.mean, self._means.spread = n, sums.pop("mean"), spread
+        self._sums = sums
         self._deviations = deque(state["deviations"], maxlen=self.rank)
 
 
 # -------------------------------------------------------------------------------------- what is common to averages
-
-
-@runtime_checkable
-class _Moments(Protocol):
-    """A guide whose sites are normal, one mean and one standard deviation per weight."""
-
-    def site_names(self) -> list[str]: ...
-    def site(self, name: str) -> Any: ...
-    def assign(self, name: str, loc: Tensor, scale: Tensor) -> None: ...
 
 
 def _norm_layers(model: Any) -> list[_NormBase]:
@@ -323,7 +328,7 @@ class HWA(Averager):
         data: Any = None,
     ) -> None:
         super().__init__(guide, start, cycle, model=model, data=data)
-        if not isinstance(guide, _Moments):
+        if not contract_of(guide).takes_moments:
             raise TypeError(
                 f"{type(guide).__name__} has no means and deviations to average: pass an AutoMeanFieldNormal, or use "
                 f"SWA, which averages raw parameters"
@@ -333,7 +338,7 @@ class HWA(Averager):
 
     def snapshot(self) -> None:
         """Take the guide's means and deviations, and the model's own parameters, into the average."""
-        guide = cast(_Moments, self.guide)
+        guide = contract_of(self.guide)
         views = [guide.site(name) for name in guide.site_names()]
         mu = torch.cat([view.loc.reshape(-1) for view in views])
         sigma = torch.cat([view.scale.reshape(-1) for view in views])
@@ -341,7 +346,7 @@ class HWA(Averager):
         self._own.update(_floating(self.model))
 
     def _put(self) -> None:
-        guide = cast(_Moments, self.guide)
+        guide = contract_of(self.guide)
         names = guide.site_names()
         views = [guide.site(name) for name in names]
         sizes = [view.loc.numel() for view in views]

@@ -193,7 +193,7 @@ def _check_static(node: Node) -> None:
 
 
 @final
-class _Graph:
+class _WorkingCopy:
     """The graph with what the passes need to know: constants by node, and which memory is written to."""
 
     def __init__(self, graph: fx.Graph, constants: dict[Node, Tensor], fixed: set[Node]) -> None:
@@ -497,7 +497,7 @@ def lower(
     """
     graph = recorder.graph
     constants = {**recorder.constants, **{recorder.inputs[i]: tensor for i, tensor in bound.items()}}
-    work = _Graph(graph, constants, set(recorder.constants) if fixed else set())
+    work = _WorkingCopy(graph, constants, set(recorder.constants) if fixed else set())
     work.drop_dead_code()
     for _ in range(2):
         work.drop_no_ops()

@@ -42,6 +42,7 @@ from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor, nn
 from torch.distributions import transform_to
 
+from pyro_bnn.common.randomness import RandomState
 from pyro_bnn.inference.graph.lowering import Lowered, lower
 from pyro_bnn.inference.graph.origin import is_library, watching
 from pyro_bnn.inference.graph.private import private
@@ -123,7 +124,7 @@ def surroundings() -> Surroundings | str:
 def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], list[Tensor]] | str:
     """Return what of the arguments a recording depends on, and their tensors; or why it cannot take them."""
     leaves, spec = tree_flatten((args, kwargs))
-    key: list[Any] = [spec]
+    key: list[Any] = [_structure(spec)]
     tensors: list[Tensor] = []
     places: dict[int, int] = {}
     for leaf in leaves:
@@ -141,6 +142,15 @@ def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any
         else:
             return f"an argument is a {type(leaf).__name__}"
     return tuple(key), tensors
+
+
+def _structure(spec: Any) -> Any:
+    """Return what tree_flatten says of the structure as a key; in torch 2.6 one with a dictionary has no hash."""
+    try:
+        hash(spec)
+    except TypeError:
+        return repr(spec)
+    return spec
 
 
 def _identity(program: Any) -> tuple[int, int]:
@@ -170,27 +180,6 @@ def _first(value: Tensor, **_: Any) -> Tensor:
     return value
 
 
-# --------------------------------------------------------------------------------------------------- random state
-
-
-class _RandomState(NamedTuple):
-    cpu: Tensor
-    cuda: list[Tensor]
-
-    @staticmethod
-    def now() -> "_RandomState":
-        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        return _RandomState(torch.get_rng_state(), cuda)
-
-    def restore(self) -> None:
-        torch.set_rng_state(self.cpu)
-        if self.cuda:
-            torch.cuda.set_rng_state_all(self.cuda)
-
-    def same(self, other: "_RandomState") -> bool:
-        return torch.equal(self.cpu, other.cpu) and all(map(torch.equal, self.cuda, other.cuda))
-
-
 # ----------------------------------------------------------------------------------------------------- an eager run
 
 
@@ -204,8 +193,8 @@ class _Run(NamedTuple):
     params: list[ParamSite]
     writes: Writes
     content: list[Tensor]
-    before: _RandomState
-    after: _RandomState
+    before: RandomState
+    after: RandomState
     foreign: str | None
 
     def rewind(self) -> None:
@@ -229,7 +218,7 @@ class _Run(NamedTuple):
 
 
 def _run_eagerly(step: Callable[[], tuple[Tensor, Tensor]], *, watch: bool) -> _Run:
-    before = _RandomState.now()
+    before = RandomState.now()
     writes = Writes()
     with poutine.trace(param_only=True) as recorder, writes, watching() if watch else nullcontext() as foreign:
         loss, nll = step()
@@ -241,7 +230,7 @@ def _run_eagerly(step: Callable[[], tuple[Tensor, Tensor]], *, watch: bool) -> _
     content = writes.content()
     loss, nll = loss.detach(), torch.as_tensor(nll).detach()
     seen = None if foreign is None else foreign()
-    return _Run(loss, nll, leaves, grads, params, writes, content, before, _RandomState.now(), seen)
+    return _Run(loss, nll, leaves, grads, params, writes, content, before, RandomState.now(), seen)
 
 
 def _leaves_behind(loss: Tensor) -> list[Tensor]:
@@ -302,7 +291,7 @@ def _difference(run: _Run, result: StepResult) -> str | None:
     for what, a, b, around in pairs:
         if not _close(a, b, around):
             return what
-    return None if run.after.same(_RandomState.now()) else "the number of random draws"
+    return None if run.after.same(RandomState.now()) else "the number of random draws"
 
 
 def _norm(tensor: Tensor) -> float:

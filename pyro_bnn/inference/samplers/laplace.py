@@ -19,9 +19,9 @@ from typing import Any, Literal, cast
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
-from torch.distributions import Independent
 from torch.utils.data import DataLoader, TensorDataset
 
+from pyro_bnn.common.sites import innermost
 from pyro_bnn.data.split import as_split
 from pyro_bnn.inference.door import known_dtype
 
@@ -38,9 +38,7 @@ def import_laplace() -> Any:
 
 def _precision(name: str, prior: Any) -> float:
     """Return 1 / s^2 of a prior that is one Normal for the whole parameter."""
-    base = prior
-    while isinstance(base, Independent):
-        base = base.base_dist
+    base = innermost(prior)
     if not isinstance(base, dist.Normal) or float(base.scale.max()) != float(base.scale.min()):
         raise ValueError(f"the prior of {name!r} is not N(m, s^2) with one s: Laplace needs Normal priors")
     return 1 / float(base.scale.reshape(-1)[0]) ** 2

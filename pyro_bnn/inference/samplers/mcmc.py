@@ -24,10 +24,10 @@ from pyro.infer.mcmc.util import initialize_model
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
+from pyro_bnn.common.sites import leaf_of, sample_sites
 from pyro_bnn.data.arrays import Inputs, map_inputs
 from pyro_bnn.data.split import as_split
 from pyro_bnn.inference.graph import MISSING
-from pyro_bnn.inference.kl import sample_sites
 
 __all__ = [
     "Chain",
@@ -83,7 +83,7 @@ class Chain:
 
 
 @final
-class _Graph(torch.autograd.Function):
+class _Energy(torch.autograd.Function):
     """U(u) and its gradient in one call; what autograd then asks for is there already."""
 
     @staticmethod
@@ -159,7 +159,7 @@ class Potential:
 
     def __call__(self, u: Mapping[str, Tensor]) -> Tensor:
         """Return U, as Pyro's kernels ask for it."""
-        energy: Tensor = _Graph.apply(u["u"], self._evaluate)
+        energy: Tensor = _Energy.apply(u["u"], self._evaluate)
         return energy
 
     def values(self, u: Tensor) -> dict[str, Tensor]:
@@ -202,7 +202,7 @@ def _check_model(model: Any, x: Inputs, y: Tensor) -> None:
     if size > MAX_WEIGHTS:
         raise ValueError(f"the model has {size} latent numbers, too many for HMC here: {MAX_WEIGHTS} or fewer")
     leaves = {n: s["value"] for n, s in trace.nodes.items() if s["type"] == "param"}
-    leaves = {n: v.unconstrained() if hasattr(v, "unconstrained") else v for n, v in leaves.items()}
+    leaves = {n: leaf_of(v) for n, v in leaves.items()}
     trained = [name for name, leaf in leaves.items() if leaf.requires_grad]
     if trained:
         raise ValueError(

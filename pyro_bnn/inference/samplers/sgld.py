@@ -36,9 +36,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
+from pyro_bnn.common.contract import contract_of
+from pyro_bnn.common.own_state import model_state
 from pyro_bnn.inference.checkpoint import synchronise
 from pyro_bnn.inference.svi import Callback, FitState
 
@@ -151,16 +153,6 @@ class SGLD(Optimizer):
         w.copy_(langevin_step(w, g, lr, group["num_data"], torch.randn_like(w), scale, temperature))
 
 
-def _own_state(model: Any) -> dict[str, Tensor]:
-    """Return what a model keeps beside its latent sites."""
-    if not isinstance(model, nn.Module):
-        return {}
-    synchronise(model)
-    state = model.state_dict()
-    kept = getattr(model, "kept_tensors", None)
-    return {name: state[name].detach().clone() for name in sorted(state if kept is None else kept())}
-
-
 @final
 class Snapshots(Callback):
     """
@@ -176,7 +168,7 @@ class Snapshots(Callback):
     def __init__(self, guide: Any, burn_in: int = 0, thin: int = 1, *, cycle: int = 0, explore: float = 0.25) -> None:
         if burn_in < 0 or thin < 1:
             raise ValueError(f"burn_in={burn_in}, thin={thin}: pass numbers of steps, at least 0 and at least 1")
-        if not hasattr(guide, "loc") or not hasattr(guide, "site_names"):
+        if dict(contract_of(guide).roles) != {"loc": "loc"}:
             raise TypeError(f"{type(guide).__name__} is not a flat point guide: pass an AutoPoint")
         self.guide = guide
         self.burn_in, self.thin, self.cycle, self.explore = burn_in, thin, cycle, explore
@@ -193,7 +185,8 @@ class Snapshots(Callback):
         if not self.takes(state.step):
             return
         self._draws.append(self.guide.get_parameter("loc_unconstrained").detach().clone())
-        own = _own_state(state.model)
+        synchronise(state.model)
+        own = model_state(state.model)
         if own:
             self._states.append(own)
 

@@ -12,6 +12,7 @@ from typing import Any, final
 
 from torch import nn
 
+from pyro_bnn.models.networks import sizes
 from pyro_bnn.models.networks.pooling import MaxPool2x2
 
 __all__ = ["CVNN"]
@@ -26,6 +27,8 @@ class CVNN(nn.Sequential):
     :param width: maps of the first convolution; the second has twice as many.
     :param hidden: units of the first dense layer.
     """
+
+    sized_for = staticmethod(sizes.square_images)
 
     def __init__(
         self, in_channels: int = 3, num_classes: int = 10, image_size: int = 32, width: int = 32, hidden: int = 128

@@ -15,6 +15,8 @@ from typing import Any, cast, final
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pyro_bnn.models.networks import sizes
+
 __all__ = ["DenseNet121"]
 
 
@@ -26,6 +28,8 @@ class DenseNet121(nn.Module):
     :param growth: k, the maps that every layer adds; the stem has twice as many.
     :param blocks: layers of each of the four blocks; 121 counts the published ones, two weights each, with the rest.
     """
+
+    sized_for = staticmethod(sizes.channels)
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from typing import Any, final
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pyro_bnn.models.networks import sizes
 from pyro_bnn.models.networks.pooling import max_pool_2x2
 
 __all__ = ["LeNet5"]
@@ -18,6 +19,8 @@ __all__ = ["LeNet5"]
 @final
 class LeNet5(nn.Module):
     """LeNet-5 for images of 28x28 or 32x32 pixels."""
+
+    sized_for = staticmethod(sizes.square_images)
 
     def __init__(self, in_channels: int = 1, num_classes: int = 10, image_size: int = 28) -> None:
         super().__init__()

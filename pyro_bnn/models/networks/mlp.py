@@ -7,6 +7,8 @@ from typing import Any, Literal, final
 
 from torch import Tensor, nn
 
+from pyro_bnn.models.networks import sizes
+
 __all__ = ["MLP"]
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "silu": nn.SiLU}
@@ -15,6 +17,8 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "s
 @final
 class MLP(nn.Module):
     """Dense layers of the given widths; inputs of any shape are flattened to D = prod(in_features)."""
+
+    sized_for = staticmethod(sizes.flat)
 
     def __init__(
         self,

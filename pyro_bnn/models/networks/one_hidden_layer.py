@@ -15,6 +15,8 @@ from typing import Any, Literal, final
 
 from torch import Tensor, nn
 
+from pyro_bnn.models.networks import sizes
+
 __all__ = ["OneHiddenLayer"]
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
@@ -29,6 +31,8 @@ class OneHiddenLayer(nn.Module):
     :param units: N.
     :param bias: whether the hidden units have one, c_j.
     """
+
+    sized_for = staticmethod(sizes.flat)
 
     def __init__(
         self,

@@ -14,6 +14,8 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
+from pyro_bnn.models.networks import sizes
+
 __all__ = ["PatchTransformer"]
 
 
@@ -26,6 +28,8 @@ class PatchTransformer(nn.Module):
     :param width: D, a multiple of `heads`.
     :param hidden: units between the two dense layers of a block.
     """
+
+    sized_for = staticmethod(sizes.square_images)
 
     def __init__(
         self,

@@ -4,6 +4,8 @@ from typing import Any, Literal, final
 
 from torch import Tensor, nn
 
+from pyro_bnn.models.networks import sizes
+
 __all__ = ["Perceptron"]
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"identity": nn.Identity, "relu": nn.ReLU}
@@ -12,6 +14,8 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {"identity": nn.Identity, "relu": nn.
 @final
 class Perceptron(nn.Module):
     """One dense unit per output with an activation, by default the ReLU."""
+
+    sized_for = staticmethod(sizes.flat)
 
     def __init__(
         self, in_features: int = 2, out_features: int = 1, activation: Literal["identity", "relu"] = "relu"

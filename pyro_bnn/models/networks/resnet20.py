@@ -14,6 +14,8 @@ from typing import Any, final
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pyro_bnn.models.networks import sizes
+
 __all__ = ["ResNet20"]
 
 
@@ -47,6 +49,8 @@ class ResNet20(nn.Module):
 
     :param width: the maps of the first stage; the next two have twice and four times as many.
     """
+
+    sized_for = staticmethod(sizes.channels)
 
     def __init__(self, in_channels: int = 3, num_classes: int = 10, width: int = 16) -> None:
         super().__init__()

@@ -14,6 +14,8 @@ from typing import Any, final
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pyro_bnn.models.networks import sizes
+
 __all__ = ["ResNet34"]
 
 _BLOCKS = (3, 4, 6, 3)
@@ -37,6 +39,8 @@ class ResNet34(nn.Module):
 
     :param width: the maps of the first stage; each further one has twice as many.
     """
+
+    sized_for = staticmethod(sizes.channels)
 
     def __init__(self, in_channels: int = 3, num_classes: int = 10, width: int = 64) -> None:
         super().__init__()

@@ -13,6 +13,7 @@ from typing import Any, Literal, cast, final
 
 from torch import nn
 
+from pyro_bnn.models.networks import sizes
 from pyro_bnn.models.networks.pooling import MaxPool2x2
 
 __all__ = ["VGG"]
@@ -44,6 +45,8 @@ class VGG(nn.Sequential):
     :param width: multiplies the maps of every convolution (64 to 512 at 1).
     :param batch_norm: normalise after every convolution.
     """
+
+    sized_for = staticmethod(sizes.square_images)
 
     def __init__(
         self,

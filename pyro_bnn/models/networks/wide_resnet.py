@@ -16,6 +16,8 @@ from typing import Any, final
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pyro_bnn.models.networks import sizes
+
 __all__ = ["WideResNet"]
 
 
@@ -54,6 +56,8 @@ class WideResNet(nn.Module):
     :param depth: 6 n + 4, for instance 10, 16, 22, 28 or 40.
     :param widen: k, by which the maps of every stage are multiplied.
     """
+
+    sized_for = staticmethod(sizes.channels)
 
     def __init__(self, in_channels: int = 3, num_classes: int = 10, depth: int = 28, widen: int = 10) -> None:
         super().__init__()
