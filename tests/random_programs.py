@@ -371,7 +371,9 @@ NUMBERS: dict[str, Place] = {
     "NamedTuple": _bind(Point, _at("beta")),
     "frozen dataclass": _bind(Frozen, _at("beta")),
     "partial": _bind(lambda v: functools.partial(operator.mul, v), lambda k: k(1.0)),
-    "partial with keyword": _bind(lambda v: functools.partial(round, ndigits=round(v) - 1), lambda k: 4 * k(0.26)),
+    "partial with keyword": _bind(
+        lambda v: functools.partial(round, ndigits=round(v) - 1), lambda k: 0.5 + 4 * k(0.26)
+    ),
     "lambda": _bind(lambda v: lambda: v, lambda k: k()),
     "built from text": _bind(_constant, lambda k: k()),
     "default argument, new": _bind(_default, lambda k: k()),

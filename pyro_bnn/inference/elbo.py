@@ -33,14 +33,9 @@ KL. A REINFORCE baseline never contains the draw it is subtracted from.
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-=======
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
->>>>>>> main
 from typing import Any, final
 
 import pyro.poutine as poutine

@@ -119,11 +119,8 @@ class FitState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumption needs, as plain data."""
-<<<<<<< HEAD
         baselines = self.elbo.state_dict() if isinstance(self.elbo, TraceScoreFunction_ELBO) else {}
-=======
         randomness = self.job.run(RandomState.now)
->>>>>>> main
         return {
             "parameters": parameters_of(self.model, self.guide, self.store_names),
             "optim": _relative(_optim_state(self.optim, self.parameters), self.model, self.guide),
