@@ -136,7 +136,7 @@ def load_data(
         if isinstance(name_or_path, Source):
             source = name_or_path
             if split is not None:
-                raise ValueError(
+                raise ValueError(f"split={split} was given, and {source.name!r} are arrays split already: leave it out")
                     f"split={split} was given, and {source.name!r} are arrays that are split: leave it out"
                 )
         else:
