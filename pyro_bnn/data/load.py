@@ -137,8 +137,6 @@ def load_data(
             source = name_or_path
             if split is not None:
                 raise ValueError(f"split={split} was given, and {source.name!r} are arrays split already: leave it out")
-                    f"split={split} was given, and {source.name!r} are arrays that are split: leave it out"
-                )
         else:
             source = read_source(name_or_path, root=root, split=split, download=download)
     train, test = _to_splits(source)
