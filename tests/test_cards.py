@@ -349,7 +349,7 @@ def test_what_is_no_card_is_refused(runs: dict[str, Path], tmp_path: Path) -> No
 
     expect("at least one run", [])
     expect(r"the seeds \[3, 3\]", [runs["run-3"], runs["run-3"]])
-    expect("differs from .* in posterior", [runs["run-3"], runs["twin-4"]])
+    expect("differs from .* in method", [runs["run-3"], runs["twin-4"]])
     expect("no twin of seed 3", [runs["run-3"]], [runs["twin-4"]])
     expect("is not deterministic: .*method=map", [runs["run-3"]], [runs["run-3"]])
     longer = run(tmp_path / "longer", seed=3, method="map", epochs=1)
@@ -425,7 +425,7 @@ def test_shipped_posteriors_predict_noise_as_they_were_shipped(name: str) -> Non
     assert shape == (16, len(read_card(name)["data"]["classes"]))
 
 
-_FROM_DATA = ("model_args", "likelihood", "posterior")  # spelled out only when the recipe meets its data
+_FROM_DATA = ("model_args", "likelihood", "method")  # spelled out only when the recipe meets its data
 
 
 @pytest.mark.parametrize("name", shipped_cards())
@@ -440,7 +440,7 @@ def test_the_commands_of_shipped_cards_make_their_recipes(name: str) -> None:
         assert {k: v for k, v in made.items() if k not in _FROM_DATA} == {
             k: v for k, v in recipe.items() if k not in _FROM_DATA
         }
-        assert made["posterior"].items() <= recipe["posterior"].items() or "of" in made["posterior"]
+        assert made["method"].items() <= recipe["method"].items() or "of" in made["method"]
 
 
 OFFLINE = """

@@ -37,6 +37,7 @@ from pyro_bnn.inference.checkpoint import parameters_of
 from pyro_bnn.models import BNN, MLP, likelihoods, priors
 from pyro_bnn.optim import OPTIMIZERS
 from pyro_bnn.posterior import Posterior
+from pyro_bnn.registry import BUILT_IN, look_up
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,9 @@ LIKELIHOODS: dict[str, tuple[likelihoods.Likelihood, int, Callable[[], Tensor]]]
     "gaussian": (likelihoods.Gaussian(0.5), 2, lambda: classes()[0][:, :2]),
     "learned gaussian": (likelihoods.LearnedGaussian(), 1, lambda: classes()[0][:, 0]),
     "heteroscedastic gaussian": (likelihoods.HeteroscedasticGaussian(), 4, lambda: classes()[0][:, :2]),
+    "student t": (likelihoods.StudentT(), 2, lambda: classes()[0][:, :2]),
+    "poisson": (likelihoods.Poisson(), 1, lambda: classes()[1].float()),
+    "negative binomial": (likelihoods.NegativeBinomial(), 1, lambda: classes()[1].float()),
 }
 
 
@@ -335,7 +339,7 @@ def test_every_likelihood_learns_predicts_and_is_scored(name: str, guide_name: s
 
 
 def test_the_table_of_likelihoods_is_complete() -> None:
-    exported = {getattr(likelihoods, name) for name in likelihoods.__all__} - {likelihoods.Likelihood}
+    exported = {look_up("likelihoods", name) for name in BUILT_IN["likelihoods"]}
     assert {type(row[0]) for row in LIKELIHOODS.values()} == exported
 
 

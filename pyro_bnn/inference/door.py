@@ -33,6 +33,7 @@ from pyro.util import check_site_shape
 from torch import Tensor, nn
 from torch.distributions import constraints
 
+from pyro_bnn.common.modules import untouched
 from pyro_bnn.common.sites import is_subsample, leaf_of
 from pyro_bnn.data.arrays import members
 from pyro_bnn.data.split import Split, as_split
@@ -429,12 +430,10 @@ class _Refused(Exception):
 
 def _run(model: Any, guide: Any, rows: Split, masked: bool) -> tuple[Any, Any, dict[str, Tensor]]:
     """Run guide and model once without a trace left behind; return their traces and the named parameters."""
-    buffers = [b for m in (model, guide) if isinstance(m, nn.Module) for b in m.buffers()]
-    kept = [b.clone() for b in buffers]
     batch = as_batch(rows)
     try:
         with (
-            torch.random.fork_rng(),
+            untouched(model, guide),
             torch.no_grad(),
             poutine.block(),
             poutine.trace(param_only=True) as capture,
@@ -444,9 +443,6 @@ def _run(model: Any, guide: Any, rows: Split, masked: bool) -> tuple[Any, Any, d
             trace = poutine.trace(poutine.replay(model, trace=weights)).get_trace(*batch)
     except _REFUSALS as error:
         raise _Refused from error
-    finally:
-        for buffer, value in zip(buffers, kept, strict=True):
-            buffer.copy_(value)
     sites: list[tuple[str, Any]] = sorted(capture.trace.nodes.items())
     return weights, trace, {name: leaf_of(site["value"]) for name, site in sites}
 
