@@ -248,7 +248,15 @@ def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
     build_optimizer(recipe)
     layers = _layers(recipe)
     kl = from_spec(recipe.kl) * tempered(recipe.eta)
+    counts = recipe.likelihood["name"] != "auto" and look_up("likelihoods", recipe.likelihood["name"]).task == "counts"
+    if counts:  # they stay as they were counted
+        recipe = recipe.changed({"data_args": {"standardise": "x", **recipe.data_args}})
     data = load_rows(recipe, data_root)
+    if counts and data.y_standardiser is not None:
+        raise ValueError(
+            f"data_args.standardise={recipe.data_args['standardise']!r} standardises the targets, and counts are never "
+            "standardised: leave it out, or pass 'x' or False"
+        )
     if recipe.batch_size > len(data.train):
         raise ValueError(
             f"batch_size={recipe.batch_size} is more than the {len(data.train)} training rows of {data.name!r}: "

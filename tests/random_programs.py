@@ -371,7 +371,9 @@ NUMBERS: dict[str, Place] = {
     "NamedTuple": _bind(Point, _at("beta")),
     "frozen dataclass": _bind(Frozen, _at("beta")),
     "partial": _bind(lambda v: functools.partial(operator.mul, v), lambda k: k(1.0)),
-    "partial with keyword": _bind(lambda v: functools.partial(round, ndigits=round(v) - 1), lambda k: 4 * k(0.26)),
+    "partial with keyword": _bind(
+        lambda v: functools.partial(round, ndigits=round(v) - 1), lambda k: 0.5 + 4 * k(0.26)
+    ),
     "lambda": _bind(lambda v: lambda: v, lambda k: k()),
     "built from text": _bind(_constant, lambda k: k()),
     "default argument, new": _bind(_default, lambda k: k()),
@@ -394,7 +396,9 @@ NUMBERS: dict[str, Place] = {
     "dict, key asked for": _inside(
         lambda v: {}, lambda k: 2.0 if "beta" in k else 1.0, lambda k, v: _set_item(k, v, "beta")
     ),
-    "dict, order": _inside(lambda v: {"a": 1.0, "b": 2.0}, lambda k: next(iter(k.values())), lambda k, v: k.pop("a")),
+    "dict, order": _inside(
+        lambda v: {"a": 1.0, "b": 2.0}, lambda k: next(iter(k.values())), lambda k, v: k.pop("a", None)
+    ),
     "dict of dicts": _inside(lambda v: {"a": {"b": v}}, lambda k: k["a"]["b"], lambda k, v: _set_item(k["a"], v, "b")),
     "defaultdict": _inside(
         lambda v: collections.defaultdict(lambda: 1.0), lambda k: k["beta"], lambda k, v: _set_item(k, v, "beta")

@@ -259,3 +259,14 @@ def test_the_library_does_not_print(path: Path) -> None:
         return
     for node in ast.walk(parse(path)):
         assert not (isinstance(node, ast.Call) and ast.unparse(node.func) == "print"), "print in the library"
+
+
+@each_file
+def test_guides_are_asked_by_their_contract(path: Path) -> None:
+    if module_of(path) == "pyro_bnn.common.contract":
+        return
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("hasattr", "getattr"):
+            asked = ast.unparse(node.args[0]).rpartition(".")[2]
+            guessed = node.func.id == "hasattr" or len(node.args) == 3
+            assert not (guessed and asked in ("guide", "member")), f"{path}: {ast.unparse(node)}"

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from pyro_bnn.inference.sgld import takes_draw
 
 from pyro_bnn.assemble import assemble
+from pyro_bnn.inference.samplers.sgld import takes_draw
 from pyro_bnn.recipe import Recipe
 from pyro_bnn.runs.train import train
 

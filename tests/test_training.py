@@ -1,11 +1,13 @@
 """Recipe -> run folder -> results, and back by one line."""
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,10 @@ import pytest
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn.assemble import assemble, catalogue
+from pyro_bnn.assemble import assemble, catalogue, resolve
 from pyro_bnn.inference.svi import Callback, FitState
 from pyro_bnn.recipe import Recipe
+from pyro_bnn.runs.finished import open_run
 from pyro_bnn.runs.loading import load, posterior_folder
 from pyro_bnn.runs.train import train
 
@@ -288,6 +291,54 @@ def test_regression_from_a_file(tmp_path: Path) -> None:
     prediction = pb.load(tmp_path / "run").predict(torch.zeros(1, 2), num_samples=20)
     assert abs(float(prediction.mean[0]) - 10) < 1
     assert "coverage" in (tmp_path / "run" / "report.html").read_text().lower()
+
+
+@pytest.mark.parametrize("name", ["poisson", "negative_binomial", "student_t"])
+def test_likelihoods_of_counts_and_of_heavy_tails_by_name(name: str, tmp_path: Path) -> None:
+    """From a file to the report and back; counts are not standardised, and the finished run says the same again."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (400, 2))
+    y = rng.poisson(np.exp(1 + x[:, 0])) if name != "student_t" else 50 + 10 * x[:, 0] + rng.standard_t(3, 400)
+    arrays = {"x_train": x[:300], "y_train": y[:300], "x_test": x[300:], "y_test": y[300:]}
+    np.savez(tmp_path / "rows.npz", **arrays)
+    recipe = {"model": "mlp", "model_args": {"hidden": [8]}, "data": str(tmp_path / "rows.npz"), "epochs": 15}
+    values = {**recipe, "batch_size": 30, "num_samples": 5, "optim": {"loc": {"name": "adam", "lr": 0.02}}}
+    values |= {"likelihood": {"name": name}, "data_args": {"task": "regression"}}
+    run = train(pb.Recipe.build(values), out=tmp_path / "run", progress=False)
+    posterior = pb.load(tmp_path / "run")
+    table = posterior.evaluate(x[300:], y[300:], 5)["s_draws"]
+    assert table["pred_nll"] == pytest.approx(run.results["test"]["s_draws"]["pred_nll"], rel=1e-4)
+    assert 0.75 < table["coverage_0.9"] <= 1  # of 100 rows, five standard errors
+    at_zero = posterior.predict(np.zeros((1, 2)), num_samples=20)
+    assert float(at_zero.mean[0]) == pytest.approx(50 if name == "student_t" else math.e, rel=0.35)  # type: ignore[union-attr]
+    again = open_run(tmp_path / "run")
+    assert (again.data.y_standardiser is None) == (name != "student_t")
+    assert torch.allclose(again.posterior.raw_targets(again.data.test.y).double(), torch.from_numpy(y[300:]).double())
+    assert "coverage" in (tmp_path / "run" / "report.html").read_text().lower()
+
+
+def test_likelihoods_that_do_not_fit_the_data_are_refused(tmp_path: Path) -> None:
+    for name in ("poisson", "student_t"):
+        with pytest.raises(ValueError, match=rf"likelihood '{name}' is for .* 'mnist-mini' are for classification"):
+            assemble(pb.Recipe.build({"model": "mlp", "data": "mnist-mini", "likelihood": {"name": name}}))
+    values = {"model": "mlp", "data": "toy-cubic", "likelihood": {"name": "categorical"}, "batch_size": 5}
+    with pytest.raises(ValueError, match="likelihood 'categorical' is for classification"):
+        assemble(pb.Recipe.build(values))
+    values |= {"likelihood": {"name": "poisson"}, "data_args": {"standardise": True}}
+    with pytest.raises(ValueError, match="counts are never standardised"):
+        assemble(pb.Recipe.build(values))
+    with pytest.raises(ValueError, match="standardise is 'y'; allowed are"):
+        assemble(pb.Recipe.build({**values, "data_args": {"standardise": "y"}}))
+
+
+def test_a_heteroscedastic_network_for_images_has_an_output_for_mean_and_deviation() -> None:
+    """`resolve` asks the likelihood, whatever the network calls its outputs."""
+    data = assemble(pb.Recipe.build({"model": "lenet5", "data": "mnist-mini"})).data
+    real = replace(data, task="regression", num_classes=None, train=replace(data.train, y=data.train.y.float()))
+    values = {"model": "lenet5", "data": "mnist-mini", "likelihood": {"name": "heteroscedastic_gaussian"}}
+    assert resolve(pb.Recipe.build(values), real).model_args["num_classes"] == 2
 
 
 def _take_interrupts() -> None:

@@ -133,10 +133,12 @@ def load_data(
                     f"{argument}={value!r} is for tables, a .csv file or a frame, and the data are {name_or_path!r}: "
                     "leave it out"
                 )
-        if isinstance(name_or_path, Source) and split is not None:
-            raise ValueError(f"split={split} was given, and {name_or_path.name!r} is split: leave it out")
-        known = isinstance(name_or_path, Source)
-        source = name_or_path if known else read_source(name_or_path, root=root, split=split, download=download)
+        if isinstance(name_or_path, Source):
+            source = name_or_path
+            if split is not None:
+                raise ValueError(f"split={split} was given, and {source.name!r} are arrays split already: leave it out")
+        else:
+            source = read_source(name_or_path, root=root, split=split, download=download)
     train, test = _to_splits(source)
     chosen = _task(source, task, train)
     train, test, num_classes = _check_targets(source, chosen, train, test)

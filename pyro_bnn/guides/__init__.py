@@ -1,5 +1,6 @@
 """Variational families, one per file."""
 
+from pyro_bnn.guides.base import Guide
 from pyro_bnn.guides.draws import StoredDraws
 from pyro_bnn.guides.ensemble import Ensemble
 from pyro_bnn.guides.low_rank import AutoLowRankNormal
@@ -7,4 +8,4 @@ from pyro_bnn.guides.mc_dropout import AutoDropout
 from pyro_bnn.guides.mean_field import AutoMeanFieldNormal
 from pyro_bnn.guides.point import AutoPoint
 
-__all__ = ["AutoDropout", "AutoLowRankNormal", "AutoMeanFieldNormal", "AutoPoint", "Ensemble", "StoredDraws"]
+__all__ = ["AutoDropout", "AutoLowRankNormal", "AutoMeanFieldNormal", "AutoPoint", "Ensemble", "Guide", "StoredDraws"]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pyro_bnn.common.own_state import load_model_state, model_state, state_names
 from pyro_bnn.common.turns import in_turn
 from pyro_bnn.guides.apart import apart
-from pyro_bnn.guides.base import Guide, Role
+from pyro_bnn.guides.base import Role
 from pyro_bnn.guides.flat import FlatGuide
 from pyro_bnn.guides.quantiles import as_quantiles
 
@@ -54,7 +54,6 @@ class StoredDraws(FlatGuide):
     """
 
     roles: ClassVar[Mapping[str, Role]] = {"draws": "other"}
-    has_median = False
 
     def __init__(
         self, model: Any, *, num_draws: int, chains: int = 1, kind: str = "draws", states: bool = False
@@ -140,10 +139,6 @@ class StoredDraws(FlatGuide):
             named = enumerate(state_names(self.model))
             load_model_state(self.model, {name: self.get_buffer(f"state_{i}")[s] for i, name in named})
         return self._sample_at(self.draws[s], *args, **kwargs)
-
-    def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Refuse: draws have no point to plug in."""
-        return Guide.median(self, *args, **kwargs)
 
     def marginals(self) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation (divisor S) of the draws."""

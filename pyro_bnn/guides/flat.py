@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import pyro
 import pyro.distributions as dist
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pyro_bnn.common.own_state import load_model_state, model_state, state_names
 from pyro_bnn.common.turns import in_turn
-from pyro_bnn.guides.base import Guide, GuideMeta, Role, SiteView
+from pyro_bnn.guides.base import Guide, GuideMeta, SiteView
 from pyro_bnn.guides.init import DEFAULT_LOC, is_real, says_its_weights, start_of
 from pyro_bnn.guides.program import bijection, latent_trace, name_parameters, new_name, rename
 from pyro_bnn.guides.quantiles import as_quantiles, normal_quantiles
@@ -90,9 +90,7 @@ class FlatGuide(AutoGuide, Guide, metaclass=GuideMeta):  # type: ignore[metaclas
     :param init_loc: where the flat vector starts; see :mod:`pyro_bnn.guides.init`.
     """
 
-    roles: ClassVar[Mapping[str, Role]] = {"loc": "loc"}
     has_moments = True
-    has_median = True
 
     def __init__(self, model: Any, init_loc: str = DEFAULT_LOC) -> None:
         if not callable(model):
@@ -241,10 +239,6 @@ class FlatGuide(AutoGuide, Guide, metaclass=GuideMeta):  # type: ignore[metaclas
             mean, sd = self._moments_of(place)
         return SiteView(mean.reshape(place.shape).clone(), sd.reshape(place.shape).clone())
 
-    def _centre(self) -> Tensor:
-        """Return what `median` makes points of, (P,): the means."""
-        return self._flat_parameter("loc")
-
     def _flat_parameter(self, name: str) -> Tensor:
         """Return the parameter of that name of all groups together, (P,)."""
         return cast(Tensor, getattr(self, name))
@@ -252,10 +246,12 @@ class FlatGuide(AutoGuide, Guide, metaclass=GuideMeta):  # type: ignore[metaclas
     @in_turn
     @torch.no_grad()
     def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Return the median of every site: its mean, mapped to the site's support."""
+        """Return the median of every site: its mean `loc`, mapped to the site's support; for guides that have it."""
+        if not self.has_median:
+            return Guide.median(self, *args, **kwargs)
         self.build(*args, **kwargs)
         with self._pyro_context, poutine.block():
-            return self.values(self._centre().detach().clone())
+            return self.values(self._flat_parameter("loc").detach().clone())
 
     @in_turn
     @torch.no_grad()

@@ -248,6 +248,7 @@ class AutoLowRankNormal(FlatGuide):
 
     kind = "low_rank"
     analytic_elbo = "low_rank"
+    has_median = True
     roles: ClassVar[Mapping[str, Role]] = {
         "loc": "loc",
         "rho": "scale",

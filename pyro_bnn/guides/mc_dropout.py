@@ -19,13 +19,14 @@ others here, however the rows are chunked.
 import math
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
 
 from pyro_bnn.common.turns import in_turn
 from pyro_bnn.guides.apart import apart
+from pyro_bnn.guides.base import Role
 from pyro_bnn.guides.flat import FlatGuide
 from pyro_bnn.guides.quantiles import as_quantiles
 
@@ -44,6 +45,8 @@ class AutoDropout(FlatGuide):
     """
 
     kind = "mc_dropout"
+    roles: ClassVar[Mapping[str, Role]] = {"loc": "loc"}
+    has_median = True
     loc: Tensor
 
     def __init__(

@@ -163,6 +163,7 @@ class AutoMeanFieldNormal(FlatGuide):
 
     roles: ClassVar[Mapping[str, Role]] = {"loc": "loc", "rho": "scale"}
     takes_moments = True
+    has_median = True
 
     def __init__(
         self,

@@ -12,11 +12,12 @@ the divergence itself is infinite, and constant.
 """
 
 from collections.abc import Mapping
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
 
+from pyro_bnn.guides.base import Role
 from pyro_bnn.guides.flat import FlatGuide
 from pyro_bnn.guides.init import DEFAULT_LOC
 
@@ -33,6 +34,8 @@ class AutoPoint(FlatGuide):
     :param kind: 'map' or 'ml', what it is trained as; a label, the KL weight of the training makes the difference.
     """
 
+    roles: ClassVar[Mapping[str, Role]] = {"loc": "loc"}
+    has_median = True
     loc: Tensor
 
     def __init__(self, model: Any, *, init_loc: str = DEFAULT_LOC, kind: str = "map") -> None:

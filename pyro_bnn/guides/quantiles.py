@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions.transforms import IndependentTransform
 
 __all__ = ["as_quantiles", "normal_quantiles"]
 
@@ -27,6 +28,8 @@ def normal_quantiles(name: str, loc: Tensor, scale: Tensor, transform: Any, q: T
     levels = q.reshape(-1, *(1,) * loc.dim())  # (Q, 1, ...)
     if transform is None:
         return _at(loc, scale, levels)
+    while isinstance(transform, IndependentTransform):  # `to_event`: the same map, entry by entry
+        transform = transform.base_transform
     if transform.domain.event_dim or transform.codomain.event_dim:
         raise ValueError(
             f"site {name!r} has no quantiles by entry: its support {transform.codomain} takes entries together; "

@@ -33,7 +33,8 @@ KL. A REINFORCE baseline never contains the draw it is subtracted from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, final
 
@@ -106,6 +107,14 @@ def _point(fn: Any) -> Tensor:
     return point
 
 
+def _check_program(guide: Any, why: str) -> None:
+    if isinstance(poutine.unwrap(guide), Messenger):
+        raise TypeError(
+            f"{why}, and an effect handler as a guide (AutoNormalMessenger and its like) runs the model with it: use a "
+            "guide that is a Pyro program"
+        )
+
+
 @contextmanager
 def _held_fixed(trace: Any) -> Iterator[None]:
     """Stop gradients to the parameters of `trace` from whatever is computed inside."""
@@ -114,7 +123,9 @@ def _held_fixed(trace: Any) -> Iterator[None]:
     for leaf in trained:
         leaf.requires_grad_(False)
     try:
-        yield
+        with warnings.catch_warnings():  # pyro.module warns of parameters without a gradient: they are so on purpose
+            warnings.filterwarnings("ignore", message=".*was not registered in the param store")
+            yield
     finally:
         for leaf in trained:
             leaf.requires_grad_(True)
@@ -134,17 +145,16 @@ class TracePathDerivative_ELBO(Trace_ELBO):
     """
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        if isinstance(poutine.unwrap(guide), Messenger):
-            raise TypeError(
-                "TracePathDerivative_ELBO replays the guide, and an effect handler as a guide cannot be replayed: "
-                "use a guide that is a Pyro program"
-            )
+        _check_program(guide, "TracePathDerivative_ELBO replays the guide")
         guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
         _check_reparameterised(guide_trace, "TracePathDerivative_ELBO")
         model_trace = _replayed(model, guide_trace, args, kwargs)
         with _held_fixed(guide_trace):
             fixed_trace = _replayed(guide, guide_trace, args, kwargs)
             _check_repeated(fixed_trace, guide)
+            for name, site in guide_trace.nodes.items():  # pyro.module registers only what has a gradient
+                if site["type"] == "param" and name not in fixed_trace.nodes:
+                    fixed_trace.add_node(name, **site.copy())
             return _with_log_probs(model_trace, fixed_trace, self.max_plate_nesting)
 
     def _differentiable_loss_particle(self, model_trace: Any, guide_trace: Any) -> tuple[Any, Any]:
@@ -182,6 +192,14 @@ class TraceScoreFunction_ELBO(Trace_ELBO):
         self.baseline_decay = baseline_decay
         self._averages: dict[str, tuple[Tensor, float]] = {}  # site -> (decaying sum, decaying weight)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the average costs that the baselines are made of, as plain data, for an exact resumption."""
+        return {name: [total.clone(), weight] for name, (total, weight) in self._averages.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up what `state_dict` returned."""
+        self._averages = {name: (total.clone(), float(weight)) for name, (total, weight) in state.items()}
+
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         handler = active_reparameterization()
         if handler is not None:
@@ -189,6 +207,7 @@ class TraceScoreFunction_ELBO(Trace_ELBO):
                 f"TraceScoreFunction_ELBO needs the likelihood at the sampled weights, and {handler} replaces them by "
                 "noise on the layers' outputs: leave it, or use the analytic, total or path estimator"
             )
+        _check_program(guide, "TraceScoreFunction_ELBO runs the guide by itself")
         with _DetachDraws():
             guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
         model_trace = _replayed(model, guide_trace, args, kwargs)

@@ -67,8 +67,11 @@ def shape_of(law: Distribution) -> torch.Size:
 
 
 def support_of(law: Any) -> Any:
-    """Return the support of single elements."""
-    support = law.support
+    """Return the support of single elements; all numbers where a law does not say."""
+    try:
+        support = law.support
+    except NotImplementedError:
+        return constraints.real
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     return support
@@ -141,11 +144,13 @@ def _dtype(law: Distribution) -> torch.dtype | None:
 def inside(law: Any, y: Tensor) -> Tensor:
     """Return which elements of y lie in the support, in y's shape; of a law of vectors which rows, (N,)."""
     law = peeled(law)
-    if isinstance(law, TransformedDistribution) and elementwise(law):
+    turned = isinstance(law, TransformedDistribution) and type(law).log_prob is TransformedDistribution.log_prob
+    if turned and elementwise(law):  # the support that it states is that of its last transform alone
+        fits = cast(Tensor, support_of(law).check(y))
         for transform in reversed(law.transforms):
             y = transform.inv(y)
-        return inside(law.base_dist, y) & ~y.isnan()
-    return cast(Tensor, law.support.check(y))
+        return fits & inside(law.base_dist, y) & ~y.isnan()
+    return cast(Tensor, (law.support if law.event_shape else support_of(law)).check(y))
 
 
 def _checks_bounds(support: Any) -> bool:

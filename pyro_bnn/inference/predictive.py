@@ -310,5 +310,6 @@ def observation_log_prob(draw: Draw, y: Tensor, *, missing: bool = False) -> Ten
         return torch.cat([laws_of.log_prob(law, part) for law, part in zip(draw.laws, parts, strict=True)])
     target = y.unsqueeze(-1) if y.dim() == 1 else y
     known = ~target.isnan() if missing else torch.ones_like(target, dtype=torch.bool)
-    fn: Any = Normal(draw.mean, draw.sd)
+    # a draw in the units of one target is (N,), and beside (N, 1) would be taken for N targets
+    fn: Any = Normal(draw.mean.reshape(target.shape), draw.sd.expand_as(draw.mean).reshape(target.shape))
     return torch.where(known, fn.log_prob(torch.where(known, target, 0.0)), 0.0).sum(-1)

@@ -38,7 +38,7 @@ from pyro_bnn.data.standardise import Standardiser
 from pyro_bnn.data.streams import Rows, Stream
 from pyro_bnn.inference.checkpoint import loose_tensors, parameters_of, restore_parameters
 from pyro_bnn.inference.door import Standardise, admit
-from pyro_bnn.inference.elbo import TraceColdPosterior_ELBO
+from pyro_bnn.inference.elbo import TraceColdPosterior_ELBO, TraceScoreFunction_ELBO
 from pyro_bnn.inference.fitted import Fitted, leave_fitted
 from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
 from pyro_bnn.inference.graph.origin import is_library
@@ -115,9 +115,11 @@ class FitState:
     order: torch.Generator | None = None
     callbacks: tuple[Callback, ...] = ()
     job: Job = field(default_factory=Job)
+    elbo: ELBO | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumption needs, as plain data."""
+        baselines = self.elbo.state_dict() if isinstance(self.elbo, TraceScoreFunction_ELBO) else {}
         randomness = self.job.run(RandomState.now)
         return {
             "parameters": parameters_of(self.model, self.guide, self.store_names),
@@ -133,6 +135,7 @@ class FitState:
             "cuda_rng": randomness.cuda,
             "order": None if self.order is None else self.order.get_state(),
             "callbacks": {key: kept for key, callback in self._keyed() if (kept := callback.state_dict())},
+            "baselines": {site.replace(_serial_name(self.guide), "{guide}"): kept for site, kept in baselines.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -147,6 +150,9 @@ class FitState:
         for key, callback in self._keyed():
             if key in state["callbacks"]:
                 callback.load_state_dict(state["callbacks"][key])
+        if isinstance(self.elbo, TraceScoreFunction_ELBO):
+            name, kept = _serial_name(self.guide), state.get("baselines", {})
+            self.elbo.load_state_dict({site.replace("{guide}", name): value for site, value in kept.items()})
 
     def _keyed(self) -> list[tuple[str, Callback]]:
         """Return the callbacks by class and place among those of their class, so that others may come and go."""
@@ -178,6 +184,11 @@ class FitResult:
     def y_standardiser(self) -> Standardiser | None:
         """What targets are on their scale by, if anything."""
         return None if self.fitted is None else self.fitted.y_standardiser
+
+
+def _serial_name(guide: Any) -> str:
+    """Return the name that this process gave a guide, which its auxiliary sites carry."""
+    return (guide._pyro_name if isinstance(guide, PyroModule) else "") or "{guide}"
 
 
 def _prefixes(model: Any, guide: Any) -> dict[str, str]:
@@ -476,7 +487,7 @@ def fit(
         order = torch.Generator()
         order.manual_seed(int(job.run(torch.randint, 2**62, ())) if seed is None else seed)
     state = FitState(
-        model, guide, optim, epochs, stream.batch_size, n, order=order, callbacks=tuple(callbacks), job=job
+        model, guide, optim, epochs, stream.batch_size, n, order=order, callbacks=tuple(callbacks), job=job, elbo=elbo
     )
     state.parameters = parameters
     state.store_names = tuple(name for name in parameters if not _owned(name, model, guide))

@@ -13,6 +13,7 @@ from scipy import stats
 from torch import Tensor
 
 from pyro_bnn.analysis.arviz import to_arviz
+from pyro_bnn.analysis.report.page import build_report
 from pyro_bnn.analysis.scores.evaluation import RealEvaluation, evaluate_rows
 from pyro_bnn.analysis.scores.intervals import coverage, predictive_interval
 from pyro_bnn.analysis.scores.laws import Scorer, cdf, mixture_quantile_of_laws
@@ -244,13 +245,19 @@ def test_a_program_evaluates_exports_and_has_intervals(name: str) -> None:
     assert coverage(interval, y.double()) == pytest.approx(found.table["s_draws"]["coverage_0.9"])
     assert bool(((found.pit >= 0) & (found.pit <= 1)).all())
     assert ("rmse" in found.table["s_draws"]) == ("rmse" in found.intervals()) == (name != "Cauchy")
-    exported = to_arviz(posterior, X, y, 6, seed=2, x_new=X[:3])
+    exported = to_arviz(posterior, X, y, 6, seed=2)
     torch.testing.assert_close(
         torch.from_numpy(exported.log_likelihood["obs"].values[0]).double(), each, rtol=1e-4, atol=1e-4
     )
     discrete = laws_of.is_discrete(make(M))
     assert exported.posterior_predictive["obs"].dtype.kind == ("i" if discrete else "f")
     assert exported.posterior_predictive["obs"].shape == (1, 6, N)
+    # with further rows the program takes other random numbers from the second draw on
+    more = to_arviz(posterior, X, y, 2, seed=2, x_new=X[:3])
+    torch.testing.assert_close(
+        torch.from_numpy(more.log_likelihood["obs"].values[0, 0]).double(), each[0], rtol=1e-4, atol=1e-4
+    )
+    assert more.predictions["mean"].shape == (1, 2, 3)
     assert prior_predictive_check(posterior, X, y, 5).pit is not None
 
 
@@ -281,9 +288,8 @@ def test_integers_are_counts_for_a_law_of_counts_alone() -> None:
 
 def test_targets_in_raw_units_through_the_posterior() -> None:
     """A program of standardised targets: log s less density, and predictions in raw units."""
-    law = LAWS["StudentT"][0]
-    pyro.set_rng_seed(0)
-    plain_one, raw = posterior_of(law), posterior_of(law, y_standardiser={"mean": 30.0, "sd": 4.0})
+    plain_one = posterior_of(LAWS["StudentT"][0])
+    raw = Posterior(plain_one.model, plain_one.guide, {"y_standardiser": {"mean": 30.0, "sd": 4.0}})
     a, b = plain_one.evaluate(X, REAL, 6)["s_draws"], raw.evaluate(X, 30 + 4 * REAL, 6)["s_draws"]
     assert b["pred_nll"] == pytest.approx(a["pred_nll"] + math.log(4), abs=1e-4)
     assert b["rmse"] == pytest.approx(4 * a["rmse"], rel=1e-4)
@@ -300,6 +306,8 @@ def test_what_a_law_does_not_have_is_said() -> None:
     infinite = posterior_of(lambda m: dist.StudentT(1.5, m, 1.0))
     assert bool(infinite.predict(X, 3).sd.isinf().all())  # type: ignore[union-attr]
     assert infinite.evaluate(X, REAL, 3)["s_draws"]["aleatoric"] == math.inf
+    for heavy in (posterior, infinite):
+        assert "no finite standard deviation" in build_report(heavy, (X, REAL), num_samples=3)
     with (
         pytest.warns(DeprecationWarning, match="observation_log_prob"),
         pytest.raises(ValueError, match="are Cauchy"),
@@ -308,9 +316,51 @@ def test_what_a_law_does_not_have_is_said() -> None:
 
 
 def test_a_model_gone_astray_is_refused() -> None:
-    posterior = posterior_of(lambda m: dist.Poisson(m * math.nan, validate_args=False))
+    astray = False
+    posterior = posterior_of(lambda m: dist.Laplace(m * (math.nan if astray else 1.0), 1.0, validate_args=False))
+    astray = True
     for score in (posterior.predict, posterior.uncertainty):
         with pytest.raises(ValueError, match="NaN"):
             score(X, 2)
     with pytest.raises(ValueError, match="NaN"):
-        posterior.evaluate(X, COUNTS, 2)
+        posterior.evaluate(X, REAL, 2)
+
+
+def test_a_normal_draw_in_raw_units_is_scored_row_by_row() -> None:
+    """A draw of one target is (N,); beside targets (N, 1) it was taken for N targets a row."""
+    posterior = posterior_of(LAWS["Normal"][0])
+    (draw,) = posterior.stream(X, 1, seed=0)
+    assert isinstance(draw, RealDraw)
+    expected = torch.distributions.Normal(draw.mean, draw.sd).log_prob(REAL)
+    torch.testing.assert_close(observation_log_prob(draw, REAL), expected)
+
+
+class Tent(torch.distributions.Distribution):
+    """A law of a user's that has a density and samples, and says nothing else: triangular on m +- 1."""
+
+    arg_constraints = {}  # noqa: RUF012
+
+    def __init__(self, m: Tensor) -> None:
+        self.m = m
+        super().__init__(m.shape, validate_args=False)
+
+    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
+        return self.m + torch.rand(sample_shape + self.m.shape) - torch.rand(sample_shape + self.m.shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return (1 - (value - self.m).abs()).clamp(min=0).log()
+
+
+def test_a_law_that_has_only_a_density_and_samples_is_scored() -> None:
+    """Mean, sd and F(y) of 1000 samples: none of 3 x 40 is off by 5 standard errors, but once in 10,000."""
+    law, y = Tent(M), M + 0.3
+    draw = _draw(law)
+    torch.testing.assert_close(draw.mean, M, rtol=0, atol=5 * (1 / 6 / 1000) ** 0.5)
+    torch.testing.assert_close(draw.sd, torch.full((N,), (1 / 6) ** 0.5), rtol=0.1, atol=0)
+    scored = Scorer(y).of(draw)
+    torch.testing.assert_close(scored.log_density, torch.full((N,), math.log(0.7), dtype=torch.float64))
+    torch.testing.assert_close(scored.cdf, torch.full((N,), 1 - 0.7**2 / 2, dtype=torch.float64), rtol=0, atol=0.07)
+    low, high = (mixture_quantile_of_laws([draw] * 50, q) for q in (0.05, 0.95))
+    ends = 1 - 0.1**0.5
+    torch.testing.assert_close(high, M.double() + ends, rtol=0, atol=0.1)
+    torch.testing.assert_close(low, M.double() - ends, rtol=0, atol=0.1)

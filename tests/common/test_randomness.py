@@ -1,9 +1,12 @@
 """The random state that a fit keeps, CUDA's too, on a machine that pretends to have two devices."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
+from pyro_bnn.common import randomness
 from pyro_bnn.common.randomness import RandomState
 from pyro_bnn.guides import AutoMeanFieldNormal
 from pyro_bnn.inference import Callback, fit
@@ -15,15 +18,19 @@ from pyro_bnn.optim import Adam
 def devices(monkeypatch):
     """Two devices whose states are kept here."""
     states = [torch.tensor([1, 2], dtype=torch.uint8), torch.tensor([3, 4], dtype=torch.uint8)]
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(states))
-    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: [s.clone() for s in states])
 
     def put(values):
         assert len(values) <= len(states)
         states[: len(values)] = [v.clone() for v in values]
 
-    monkeypatch.setattr(torch.cuda, "set_rng_state_all", put)
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        device_count=lambda: len(states),
+        get_rng_state_all=lambda: [s.clone() for s in states],
+        set_rng_state_all=put,
+    )
+    known = {name: getattr(torch, name) for name in ("get_rng_state", "set_rng_state", "equal")}
+    monkeypatch.setattr(randomness, "torch", SimpleNamespace(cuda=cuda, **known))
     return states
 
 
@@ -53,8 +60,7 @@ class Kept(Callback):
             self.devices[0] = torch.tensor([7, 7], dtype=torch.uint8)  # what the second epoch draws from it
 
 
-def test_a_fit_takes_up_the_state_of_every_device(devices, monkeypatch):
-    monkeypatch.setattr(torch.random, "fork_rng", lambda *a, **k: _Nothing())
+def test_a_fit_takes_up_the_state_of_every_device(devices):
     x, y = torch.randn(12, 3), torch.randint(0, 2, (12,))
 
     def run(**options):
@@ -69,11 +75,3 @@ def test_a_fit_takes_up_the_state_of_every_device(devices, monkeypatch):
     assert devices[0].tolist() == [1, 2]
     old = {key: value for key, value in kept.state.items() if key != "cuda_rng"}  # saved before it was kept
     run(resume=old)
-
-
-class _Nothing:
-    def __enter__(self):
-        return None
-
-    def __exit__(self, *args):
-        return None

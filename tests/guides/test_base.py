@@ -1,6 +1,6 @@
 """The contract of a guide: what every guide of the library answers, and what is assumed of any other."""
 
-import warnings
+import importlib
 
 import pyro
 import pyro.distributions as dist
@@ -10,7 +10,6 @@ from programs import CLASSES, FEATURES, ROWS, classes
 from pyro.infer.autoguide import AutoDelta, AutoLowRankMultivariateNormal, AutoNormal
 from torch import nn
 
-import pyro_bnn.guides.mean_field
 from pyro_bnn.analysis.arviz.export import posterior_kind
 from pyro_bnn.analysis.scores.prior_check import PriorGuide
 from pyro_bnn.analysis.scores.signal_to_noise import PrunedGuide, weight_summary
@@ -259,10 +258,44 @@ def test_draws_are_kept_of_a_point_that_has_not_seen_its_model():
             Snapshots(other)
 
 
-def test_old_names_say_the_new_one():
-    with pytest.warns(DeprecationWarning, match="Groups is called SiteGroups now"):
-        assert pyro_bnn.guides.mean_field.Groups is pyro_bnn.guides.mean_field.SiteGroups
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
-            _ = pyro_bnn.guides.mean_field.Nothing
+def test_a_flat_guide_of_a_user_s_own_has_the_neutral_answers():
+    class Cube(FlatGuide):
+        """Uniform over a cube of unconstrained space."""
+
+        def _register(self, loc, sites):
+            self._add_parameter("middle", loc)
+
+        def forward(self, *args, **kwargs):
+            self.build(*args, **kwargs)
+            return self._sample_at(self.middle + torch.rand_like(self.middle) - 0.5, *args, **kwargs)
+
+        def marginals(self):
+            return self.middle, torch.full_like(self.middle, 12**-0.5)
+
+        def spec(self):
+            return {"name": "Cube"}
+
+    guide = Cube(network())
+    guide()
+    assert guide.trains_scales
+    assert not guide.has_median
+    with pytest.raises(NotImplementedError, match="Cube has no median"):
+        guide.median()
+    assert guide.site("net.0.bias").scale[0] == torch.tensor(12.0) ** -0.5
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("pyro_bnn.guides.mean_field", "Groups", "SiteGroups"),
+        ("pyro_bnn.inference.svi", "Step", "MinibatchStep"),
+        ("pyro_bnn.methods.points", "Laplace", "LaplaceApproximation"),
+        ("pyro_bnn.methods.ensembles", "Snapshots", "SnapshotEnsemble"),
+    ],
+)
+def test_old_names_say_the_new_one(module, old, new):
+    home = importlib.import_module(module)
+    with pytest.warns(DeprecationWarning, match=f"{old} is called {new} now"):
+        assert getattr(home, old) is getattr(home, new)
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = home.Nothing

@@ -4,6 +4,7 @@ from typing import Any
 
 import pyro
 import pyro.distributions as dist
+import pyro.poutine as poutine
 import pytest
 import torch
 from pyro.infer import Predictive
@@ -56,6 +57,25 @@ def test_quantiles_are_those_of_draws(make: Any) -> None:
         share = (torch.stack(values) <= found[name][0]).double().mean(0)
         # false alarm 1e-6 per entry: 5 standard errors of a share of .05 in 2,000 draws
         assert bool(((share - 0.05).abs() < 5 * (0.05 * 0.95 / 2000) ** 0.5).all()), name
+
+
+@pytest.mark.parametrize("guide_class", [AutoMeanFieldNormal, AutoLowRankNormal])
+def test_quantiles_of_constrained_sites_that_are_vectors(guide_class: Any) -> None:
+    """`to_event` leaves the map of an entry as it is."""
+
+    def model() -> None:
+        pyro.sample("a", dist.LogNormal(0.0, 1.0).expand([2]).to_event(1))
+        pyro.sample("b", dist.Beta(2.0, 2.0).expand([2, 3]).to_event(2))
+        pyro.sample("c", dist.Dirichlet(torch.ones(3)))
+
+    guide = guide_class(poutine.block(model, hide=["c"]), init_scale=0.3)
+    guide()
+    for name, bend in (("a", torch.exp), ("b", torch.sigmoid)):
+        loc, sd = guide.site(name)
+        torch.testing.assert_close(guide.quantiles(LEVELS)[name][2], bend(loc + 1.6448536 * sd))
+    guide = guide_class(poutine.block(model, expose=["c"]))
+    with pytest.raises(ValueError, match="takes entries together"):
+        guide.quantiles(LEVELS)
 
 
 def test_quantiles_agree_with_stock() -> None:

@@ -7,6 +7,7 @@ resolution: the standard error of the mean gradient, as a vector, is asserted to
 
 import math
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -15,7 +16,7 @@ import pytest
 import torch
 from pyro.distributions.testing.fakes import NonreparameterizedNormal
 from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
-from pyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
+from pyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal, AutoNormalMessenger
 from reference.score_function import decaying, leave_one_out
 from scipy import stats
 from targets import GaussianMean, MeanField, centred, correlated, kl_normal, softplus_inverse
@@ -576,3 +577,32 @@ def test_the_path_derivative_refuses_a_guide_with_draws_outside_of_sample_statem
     with pytest.raises(ValueError, match=r"AutoDropout puts site 'net\.layers\.1\.weight' elsewhere"):
         TracePathDerivative_ELBO().loss(model, guide, x, y)
     assert math.isfinite(TracePathDerivative_ELBO().loss(model, AutoPoint(model), x, y))
+
+
+def test_the_path_derivative_trains_a_guide_that_is_a_network() -> None:
+    """Its parameters are held fixed while log q is evaluated; Pyro warned of them, and left them out of the step."""
+    net = nn.Linear(1, 2)
+
+    def model() -> None:
+        pyro.sample("w", dist.Normal(torch.full((2,), 3.0), 1.0).to_event(1))
+
+    def guide() -> None:
+        pyro.module("net", net)
+        pyro.sample("w", dist.Normal(net(torch.ones(1)), 1.0).to_event(1))
+
+    TracePathDerivative_ELBO(num_particles=3).loss_and_grads(model, guide)
+    expected = net(torch.ones(1)) - 3.0  # as narrow as the prior, the estimator has no noise
+    assert net.bias.grad is not None
+    torch.testing.assert_close(net.bias.grad, expected.detach())
+    assert net.weight.requires_grad
+
+
+@pytest.mark.parametrize("elbo", [TracePathDerivative_ELBO(), TraceScoreFunction_ELBO()])
+def test_a_guide_that_runs_the_model_itself_is_refused(elbo: Any) -> None:
+    """The score function took its observations for the guide's: the likelihood cancelled."""
+
+    def model() -> None:
+        pyro.sample("obs", dist.Normal(pyro.sample("w", dist.Normal(0.0, 1.0)), 1.0), obs=torch.tensor(2.0))
+
+    with pytest.raises(TypeError, match="AutoNormalMessenger and its like"):
+        elbo.loss(model, AutoNormalMessenger(model))

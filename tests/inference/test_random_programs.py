@@ -82,17 +82,24 @@ def by_steps(case: Case, elbo: ELBO) -> Run:
     return run
 
 
+def _apart(a: Tensor, b: Tensor, tolerance: float) -> bool:
+    """Whether two results differ; numbers that overflow the same way do not."""
+    if not torch.equal(a.isfinite(), b.isfinite()):
+        return True
+    a, b = a[a.isfinite()], b[b.isfinite()]
+    return len(a) > 0 and bool((a - b).abs().max() > tolerance * a.abs().max().clamp(min=1.0))
+
+
 def differ(one: Run, other: Run, tolerance: float) -> str:
     """Say where two runs part, or nothing."""
     for step, (a, b) in enumerate(zip(one.losses, other.losses, strict=False)):
-        if a != b and not abs(a - b) <= tolerance * max(abs(a), 1.0):
+        if _apart(torch.tensor([a]), torch.tensor([b]), tolerance):
             return f"step {step}: losses {a:.6g} and {b:.6g}"
     for step, (p, q) in enumerate(zip(one.gradients, other.gradients, strict=False)):
         if p.shape != q.shape:
             return f"step {step}: {len(p)} and {len(q)} parameters"
-        apart = (p - q).abs().max()
-        if not apart <= tolerance * p.abs().max().clamp(min=1.0) and not torch.equal(p, q):
-            return f"step {step}: gradients up to {float(p.abs().max()):.3g} are {float(apart):.3g} apart"
+        if _apart(p, q, tolerance):
+            return f"step {step}: gradients up to {float(p.abs().max()):.3g} are {float((p - q).abs().max()):.3g} apart"
     if one.error.partition(":")[0] != other.error.partition(":")[0]:
         return f"errors {one.error!r} and {other.error!r}"
     return ""

@@ -209,12 +209,12 @@ def test_what_is_no_count_is_refused(likelihood: likelihoods.Likelihood, bad: fl
     model = BNN(MLP(3, 1, hidden=(4,)), priors.Kaiming(), likelihood, len(x))
     guide = AutoMeanFieldNormal(model)
     wrong = y.clone()
-    wrong[7] = bad
-    with pytest.raises(ValueError, match=r"y\[7\]"):
-        fit(model, guide, Adam({"lr": 0.05}), (x, wrong), epochs=1)
+    wrong[47] = bad  # not in the first batch, at which torch looks
+    with pytest.raises(ValueError, match=r"y\[47\]"):
+        fit(model, guide, Adam({"lr": 0.05}), (x, wrong), epochs=1, batch_size=20)
     posterior = Posterior(model, guide)
     for score in (posterior.evaluate, posterior.to_arviz):
-        with pytest.raises(ValueError, match=r"y\[7\]=.* is no value of"):
+        with pytest.raises(ValueError, match=r"y\[47\]=.* is no value of"):
             score(x, wrong, 2)
 
 

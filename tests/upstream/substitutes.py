@@ -43,6 +43,19 @@ def _counted(name: str, base: Any, **fixed: Any) -> Any:
     return type(name, (base,), {"__init__": build, "__module__": __name__})
 
 
+def _optimizer(name: str, base: Any) -> Any:
+    """Return a subclass of an optimizer that shows its one torch optimizer under every parameter, as Pyro does."""
+    counted = _counted(name, base)
+
+    def step(self: Any, params: Any) -> None:
+        params = list(params)
+        base.__call__(self, params)
+        self.optim_objs.update(dict.fromkeys(params, self.torch_optimizer))
+
+    counted.__call__ = step
+    return counted
+
+
 def _init_loc(init_loc_fn: Any) -> dict[str, str]:
     if init_loc_fn is None:
         return {}
@@ -120,7 +133,7 @@ SUBSTITUTIONS: dict[str, Substitution] = {
     "Trace_ELBO -> TracePathDerivative_ELBO": _elbo("Trace_ELBO", TracePathDerivative_ELBO),
     "Trace_ELBO -> TraceScoreFunction_ELBO": _elbo("Trace_ELBO", TraceScoreFunction_ELBO),
     "pyro.optim -> pyro_bnn.optim": Substitution(
-        ("pyro.optim",), {name: _counted(name, getattr(optim, name)) for name in _TWINS}
+        ("pyro.optim",), {name: _optimizer(name, getattr(optim, name)) for name in _TWINS}
     ),
 }
 """By name, what takes whose place."""

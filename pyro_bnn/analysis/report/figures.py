@@ -263,7 +263,7 @@ def pruning_figure(rows: Sequence[Mapping[str, float]], metric: str, num_rows: i
     fractions, values = [r["fraction"] for r in rows], [r[metric] for r in rows]
     pairs = zip(fractions[1:], values[1:], strict=True)
     said = ", ".join(f"{_figure(v, percent)} without {_percent(f, 0)}" for f, v in pairs)
-    name = "accuracy" if percent else metric.upper()
+    name = {"accuracy": "accuracy", "pred_nll": "predictive NLL"}.get(metric, metric.upper())
     words = (
         f"On {num_rows:,} test rows the {name} is {_figure(values[0], percent)} with all weights, {said} of them; "
         f"those of lowest signal-to-noise go first."
@@ -324,6 +324,9 @@ def coverage_figure(evaluation: RealEvaluation) -> Figure:
 
 def error_rejection_figure(evaluation: RealEvaluation) -> Figure:
     """Return the RMSE of the kept rows against the share refused by predictive standard deviation."""
+    if not bool(evaluation.sd.isfinite().all()):
+        words = "The observations have no finite standard deviation, by which rows could be refused."
+        return Figure("Refusing to answer", "", words)
     order = evaluation.sd.reshape(len(evaluation.y), -1).mean(1).argsort()
     squares = (evaluation.mean - evaluation.y).square().reshape(len(evaluation.y), -1).mean(1)[order]
     kept = torch.arange(1, len(squares) + 1, dtype=torch.float64)

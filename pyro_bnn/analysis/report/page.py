@@ -199,7 +199,8 @@ def _predictions(
 def _pruning(posterior: Posterior, test: Rows, evaluation: Evaluation, seed: int) -> figures.Figure:
     x, y = (rows[:_PRUNING_ROWS] for rows in test)
     curve = pruning_curve(posterior, x, y, _FRACTIONS, _PRUNING_DRAWS, seed=seed)
-    return figures.pruning_figure(curve, "accuracy" if isinstance(evaluation, ClassEvaluation) else "rmse", len(y))
+    metric = next(name for name in ("accuracy", "rmse", "pred_nll") if name in evaluation.table["s_draws"])
+    return figures.pruning_figure(curve, metric, len(y))
 
 
 def write_report(folder: str | Path, posterior: Posterior, test: Rows, val: Rows | None = None, **options: Any) -> Path:

@@ -173,7 +173,8 @@ def verdict(evaluation: Evaluation) -> str:
 def calibration(evaluation: Evaluation, null: Mapping[str, float]) -> list[figures.Figure]:
     """Return reliability and confidence for classes, coverage and fit for numbers."""
     if isinstance(evaluation, RealEvaluation):
-        return [figures.coverage_figure(evaluation), figures.fit_figure(evaluation)]
+        covered = figures.coverage_figure(evaluation)
+        return [covered, figures.fit_figure(evaluation)] if "rmse" in evaluation.table["s_draws"] else [covered]
     error = evaluation.table["s_draws"]["ece"]
     judged = "nothing here speaks against it" if error <= null["upper"] else "it is not calibrated exactly"
     words = (
@@ -311,7 +312,9 @@ def png(image: Tensor) -> str:
 
 
 def largest_errors(evaluation: RealEvaluation) -> list[dict[str, str]]:
-    """Return the rows whose target is furthest from the mean in predictive standard deviations."""
+    """Return the rows whose target is furthest from the mean in predictive standard deviations, where these are."""
+    if not bool(evaluation.sd.isfinite().all()):
+        return []
     y, mean, sd = (t.reshape(len(evaluation.y), -1)[:, 0] for t in (evaluation.y, evaluation.mean, evaluation.sd))
     distance = ((y - mean) / sd).abs()
     return [
