@@ -31,7 +31,6 @@ SUBSET = (
     "tests/inference/test_graph.py",  # private names of torch and Pyro
     "tests/inference/test_flat_elbo.py",
     "tests/guides/test_mean_field.py",
-    "tests/guides/test_low_rank.py",
     "tests/optim/test_optim_names.py",
     "tests/optim/test_optim_wrappers.py",
     "tests/data/test_load.py",
