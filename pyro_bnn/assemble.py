@@ -13,6 +13,7 @@ from typing import Any, cast, final
 
 import pyro
 from pyro.infer import ELBO
+from torch import nn
 
 from pyro_bnn.common.contract import contract_of
 from pyro_bnn.data import DATASETS, Data, load_data
@@ -95,7 +96,10 @@ class Assembly:
         :param loc: what moves the means, in the place of the recipe's.
         """
         chosen = self.recipe if recipe is None else recipe
-        return build_optimizer(chosen, scale=contract_of(guide).trains_scales, loc=loc)
+        if loc is None:
+            return build_optimizer(chosen, scale=contract_of(guide).trains_scales)
+        own = isinstance(self.model, nn.Module) and any(p.requires_grad for p in self.model.parameters())
+        return PerSite(loc=loc, other=_group_optimizer(chosen, chosen.optim.other, None) if own else None)
 
     def elbo(self, guide: Any) -> ELBO:
         """Return the recipe's ELBO; for `analytic` the one that has this guide's KL in closed form."""
@@ -121,34 +125,39 @@ def resolve(recipe: Recipe, data: Data) -> Recipe:
     return recipe.changed({"model_args": {**args, **recipe.model_args}, "likelihood": likelihood})
 
 
-def build_optimizer(recipe: Recipe, *, scale: bool = True, loc: TorchOptim | None = None) -> PerSite:
+def _group_optimizer(recipe: Recipe, table: Mapping[str, Any], shared: Schedule | None) -> TorchOptim:
+    """Return the optimizer of one group; its own schedule comes before the recipe's."""
+    numbers = {key: value for key, value in table.items() if key not in ("name", "schedule", *CLIPPING)}
+    clipping = {key: table[key] for key in CLIPPING if key in table}
+    algorithm = look_up("optimizers", table["name"])
+    if "batch_size" in algorithm.arguments():
+        numbers.setdefault("batch_size", recipe.batch_size)
+    own = table.get("schedule")
+    schedule = shared if own is None else _schedule(_table(own))
+    return cast(TorchOptim, algorithm(numbers, clipping or None, schedule=schedule))
+
+
+def build_optimizer(recipe: Recipe, *, scale: bool = True) -> PerSite:
     """
     Build PerSite from a recipe's groups, without `scale` for a point.
 
     A twin plateau watches both, any other schedule goes to each group's optimizer.
-
-    :param loc: what moves the means, in the place of the recipe's.
     """
     shared = _schedule(recipe.schedule)
     twin = shared if isinstance(shared, TwinPlateau) else None
 
     def one(table: Mapping[str, Any]) -> TorchOptim:
-        numbers = {key: value for key, value in table.items() if key not in ("name", "schedule", *CLIPPING)}
-        clipping = {key: table[key] for key in CLIPPING if key in table}
-        algorithm = look_up("optimizers", table["name"])
-        if "batch_size" in algorithm.arguments():
-            numbers.setdefault("batch_size", recipe.batch_size)
-        own = table.get("schedule")
-        schedule = (None if twin else shared) if own is None else _schedule(_table(own))
-        return cast(TorchOptim, algorithm(numbers, clipping or None, schedule=schedule))
+        return _group_optimizer(recipe, table, None if twin else shared)
 
     groups = recipe.optim
-    other = None if loc is None and groups.other == groups.loc else one(groups.other)
-    turns: dict[str, Any] = {"frozen": tuple(groups.frozen), "alternate": groups.alternate or None}
-    if loc is not None:
-        turns = {}
-    spread = one(groups.scale) if scale else None
-    return PerSite(loc=one(groups.loc) if loc is None else loc, scale=spread, other=other, schedule=twin, **turns)
+    return PerSite(
+        loc=one(groups.loc),
+        scale=one(groups.scale) if scale else None,
+        other=None if groups.other == groups.loc else one(groups.other),
+        schedule=twin,
+        frozen=tuple(groups.frozen),
+        alternate=groups.alternate or None,
+    )
 
 
 def _schedule(table: Mapping[str, Any]) -> Schedule:

@@ -91,7 +91,7 @@ def test_one_interface_saved_loaded_and_resumed(name: str, tmp_path: Path) -> No
         torch.testing.assert_close(u.total, u.aleatoric + u.epistemic)
         assert bool((u.epistemic > -1e-12).all())
     results = json.loads((tmp_path / "whole" / "results.json").read_text())
-    assert results["posterior"]["name"] == make_name(kind)
+    assert results["method"]["name"] == make_name(kind)
     assert results["seconds"]["train"] > 0
     # cut in the middle and gone on with, in what could be another process
     epochs = len(whole.history)
@@ -113,7 +113,7 @@ def make_name(kind: Any) -> str:
 
 def test_what_is_left_implicit_is_spelled_out(tmp_path: Path) -> None:
     run_small({"name": "ensemble", "of": "hwa", "members": 1}, tmp_path / "run")
-    held = Recipe.from_toml((tmp_path / "run" / "recipe.toml").read_text()).posterior
+    held = Recipe.from_toml((tmp_path / "run" / "recipe.toml").read_text()).method
     assert held["of"] == {
         "name": "hwa",
         "start": 2.0,
@@ -255,7 +255,7 @@ def test_learned_noise_follows_the_draws_of_a_regression(tmp_path: Path) -> None
 
 def test_what_is_refused(tmp_path: Path) -> None:
     for kind, message in (
-        ("bayes", "unknown posterior 'bayes'; choose one of cyclic_sgld"),
+        ("bayes", "unknown method 'bayes'; choose one of cyclic_sgld"),
         ({"name": "hwa", "rate": 3}, "posterior 'hwa' with.*rate"),
         ({"name": "hwa", "variance": "all"}, "variance='all' is unknown"),
         ({"name": "hwa", "start": 9}, r"method\.start=9 is not a number of epochs of 4"),

@@ -111,7 +111,7 @@ def test_averaging_begins_at_the_same_part_of_either_budget() -> None:
     seen = 0
     for name in recipe_names():
         cpu = find_recipe(name)
-        if "start" in cpu.posterior and cpu.paper:
+        if "start" in cpu.method and cpu.paper:
             paper = cpu.changed({"budget": "paper"})
             assert paper.method["start"] / paper.epochs == cpu.method["start"] / cpu.epochs, name
             seen += 1

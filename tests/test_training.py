@@ -130,7 +130,7 @@ def test_a_finished_run_is_returned_and_another_recipe_is_refused(tmp_path: Path
         ({"optim.loc.name": "adamm"}, "unknown optimizer 'adamm'"),
         ({"optim.loc.lr": -1e-3}, r"optim.loc.lr=-0.001 is not a learning rate"),
         ({"optim.loc.momentun": 0.5}, "momentun"),
-        ({"schedule.name": "cosin"}, "schedule .cosin. is unknown"),
+        ({"schedule.name": "cosin"}, "unknown schedule 'cosin'"),
         ({"estimator.name": "exact"}, "unknown estimator"),
         ({"kl": "unifrom"}, "uniform"),
         ({"batch_size": 400}, "batch_size=400 is more than the 270 training rows"),
