@@ -256,7 +256,7 @@ def test_learned_noise_follows_the_draws_of_a_regression(tmp_path: Path) -> None
 def test_what_is_refused(tmp_path: Path) -> None:
     for kind, message in (
         ("bayes", "unknown method 'bayes'; choose one of cyclic_sgld"),
-        ({"name": "hwa", "rate": 3}, "posterior 'hwa' with.*rate"),
+        ({"name": "hwa", "rate": 3}, "method 'hwa' with.*rate"),
         ({"name": "hwa", "variance": "all"}, "variance='all' is unknown"),
         ({"name": "hwa", "start": 9}, r"method\.start=9 is not a number of epochs of 4"),
         ({"name": "hwa", "start": 3.5}, "leave no snapshot in 4 epochs"),
