@@ -264,7 +264,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ({"name": "swa", "cycle": 0}, r"method\.cycle=0"),
         ({"name": "swa", "of": "ml"}, r"method\.of='ml'"),
         ({"name": "ensemble", "members": 0}, r"method\.members=0"),
-        ({"name": "ensemble", "of": "committee"}, "unknown posterior 'committee'"),
+        ({"name": "ensemble", "of": "committee"}, "unknown method 'committee'"),
         ({"name": "snapshots", "of": "map"}, "method.of='map' does not go on from a guide"),
         ({"name": "snapshots", "of": {"name": "swa", "of": "map"}}, "does not go on from a guide"),
         ({"name": "snapshots", "members": 0}, r"method\.members=0"),
