@@ -32,9 +32,9 @@ from torch.distributions import Distribution
 from torch.distributions.utils import lazy_property
 from torch.nn import functional as F
 
+from pyro_bnn.common.as_written import as_written
 from pyro_bnn.common.renamed import renamed
 from pyro_bnn.common.turns import in_turn
-from pyro_bnn.common.untouched import untouched
 from pyro_bnn.guides.base import Role, SiteView
 from pyro_bnn.guides.flat import FlatGuide, Place
 from pyro_bnn.guides.init import DEFAULT_LOC, DEFAULT_RHO, default_scale, is_real
@@ -287,7 +287,7 @@ class AutoMeanFieldNormal(FlatGuide):
     def is_plain(self) -> bool:
         """Return whether `plain_draw` draws as `forward` does: all sites real and outside of plates, no hooks."""
         simple = bool(self._places) and not self._prototype_frames
-        return simple and all(p.transform is None for p in self._places.values()) and untouched(self, _WRITTEN)
+        return simple and all(p.transform is None for p in self._places.values()) and as_written(self, _WRITTEN)
 
     def plain_draw(self) -> tuple[dict[str, Tensor], dict[str, FlatSlice]]:
         """Draw every site as `forward` does, without sample statements; return values and places by site."""

@@ -41,8 +41,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
+from pyro_bnn.common.as_written import as_written
 from pyro_bnn.common.randomness import RandomState
-from pyro_bnn.common.untouched import untouched
 from pyro_bnn.models.likelihoods import Likelihood
 from pyro_bnn.models.priors import Prior, torch_fan_in
 from pyro_bnn.registry import described
@@ -337,7 +337,7 @@ class BNN(PyroModule):
 
     def is_plain(self) -> bool:
         """Return whether `plain_nll` says what `forward` says: nothing replaced, no hooks."""
-        return untouched(self, _WRITTEN)
+        return as_written(self, _WRITTEN)
 
     def plain_nll(self, values: Mapping[str, Tensor], scale: Callable[[Any], Any], x: Inputs, y: Tensor) -> Tensor:
         """Return minus the log-likelihood of a batch, times N / B and what `scale` makes of it; values by site."""

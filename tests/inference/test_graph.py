@@ -4,6 +4,7 @@ import importlib
 import logging
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
 from pyro_bnn.inference.graph import private
 from pyro_bnn.inference.graph import step as graph_step
 from pyro_bnn.inference.graph.origin import is_library, watching
+from pyro_bnn.inference.kl import scale_kl
 from pyro_bnn.inference.svi import Callback, FitState, fit
 from pyro_bnn.models import likelihoods, priors
 from pyro_bnn.models.bnn import BNN
@@ -306,3 +308,25 @@ print("done", len(result.history))
         "done 2",
     ]
     importlib.import_module("pyro_bnn.inference.graph.private")
+
+
+def test_an_interrupt_while_recording_takes_effect_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording that is broken off would leave dispatch modes and foreign KL weights behind."""
+    model, guide = programs(plain_net())
+    elbo = FlatMeanField_ELBO(trace=True)
+    lower = graph_step.lower
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return lower(*args, **kwargs)
+
+    monkeypatch.setattr(graph_step, "lower", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), scale_kl(0.5) as handler:
+            elbo.loss_and_grads(model, guide, *rows())
+        assert handler.weight == 0.5
+        assert not graph_step._dispatch_modes()
+        assert len(elbo._recorded) == 1
+    finally:
+        signal.signal(signal.SIGINT, before)

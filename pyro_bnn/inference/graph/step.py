@@ -43,6 +43,7 @@ from torch import Tensor, nn
 from torch.distributions import transform_to
 
 from pyro_bnn.common.randomness import RandomState
+from pyro_bnn.common.turns import hold_interrupts
 from pyro_bnn.inference.graph.lowering import Lowered, lower
 from pyro_bnn.inference.graph.origin import is_library, watching
 from pyro_bnn.inference.graph.private import private
@@ -368,9 +369,11 @@ class RecordedSteps:
         step = functools.partial(program, model, guide)
         recorded = self._recorded.get(key)
         if recorded is None or recorded.trained != _trains(recorded.params):  # frozen or unfrozen since
-            return self._record(key, step, (model, guide), args, kwargs, around, weights, by_name)
+            with hold_interrupts():  # no mode and no weight of a recording that was broken off may stay behind
+                return self._record(key, step, (model, guide), args, kwargs, around, weights, by_name)
         if recorded.due():
-            return self._compare(recorded, key, functools.partial(step, args, kwargs), model, signature[1], weights)
+            with hold_interrupts():
+                return self._compare(recorded, key, functools.partial(step, args, kwargs), signature[1], weights)
         result = recorded.run(signature[1], weights)
         if around.heard:
             emit(recorded.params)
@@ -471,7 +474,6 @@ class RecordedSteps:
         recorded: _Recorded,
         key: Any,
         step: Callable[[], tuple[Tensor, Tensor]],
-        model: Any,
         tensors: list[Tensor],
         weights: list[Tensor],
     ) -> StepResult:

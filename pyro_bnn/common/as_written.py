@@ -6,13 +6,13 @@ from typing import Any
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-__all__ = ["untouched"]
+__all__ = ["as_written"]
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = tuple(f"_global{name}" for name in (*_HOOKS, "_forward_hooks_always_called"))
 
 
-def untouched(module: nn.Module, written: Mapping[str, Any]) -> bool:
+def as_written(module: nn.Module, written: Mapping[str, Any]) -> bool:
     """
     Return whether calling `module` runs the methods `written` by its class, and those only.
 
