@@ -12,8 +12,9 @@ NEWEST ?= python3.13
 train: $(READY)
 	$(BIN)/pyro-bnn train lenet5-mnist-mini --out $(OUT)
 
+# two files at a time, one thread each
 test: $(READY)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-all: $(READY)
 	$(BIN)/python -m pytest -m ""
