@@ -28,6 +28,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+Variant = Annotated[
+    str | None, typer.Option("--variant", help="One of the recipe's variants (see `pyro-bnn list variants`).")
+]
 DataRoot = Annotated[Path | None, typer.Option(help="Folder of the data sets; default PYRO_BNN_DATA, else the cache.")]
 
 _ROWS = {
@@ -115,7 +118,7 @@ def list_names(
     from pyro_bnn.assemble import catalogue
     from pyro_bnn.runs.loading import shipped_posteriors
 
-    names = {**catalogue(), "posteriors": shipped_posteriors()}
+    names = {**catalogue(), "variants": _variants(), "posteriors": shipped_posteriors()}
     if kind is not None:
         if kind not in names:
             raise ValueError(f"unknown kind {kind!r}; the kinds are {', '.join(names)}")
@@ -137,12 +140,14 @@ def list_names(
     else:
         table = Table(show_header=False, box=None, padding=(0, 2))
         for key, values in names.items():
-            table.add_row(f"[bold]{key}[/bold]", ", ".join(values) or "-")
+            listed = f"{len(values)}: see `pyro-bnn list variants`" if len(names) > 1 and key == "variants" else None
+            table.add_row(f"[bold]{key}[/bold]", listed or ", ".join(values) or "-")
     _console().print(table)
 
 
 _LISTED = {
     "recipes": {"description": ""},
+    "variants": {"description": ""},
     "posteriors": {
         "data": "data",
         "eta": "eta",
@@ -165,10 +170,17 @@ def _told(details: dict[str, Any], key: str) -> str:
     return f"{value:g}" if key == "eta" else _cell(value)
 
 
+def _variants() -> list[str]:
+    """Return every variant as it is trained: RECIPE --variant NAME."""
+    from pyro_bnn.recipe import recipe_names, variant_names
+
+    return [f"{recipe} --variant {name}" for recipe in recipe_names() for name in variant_names(recipe)]
+
+
 def _details(kind: str, names: list[str]) -> list[str] | dict[str, dict[str, Any]]:
     """Return what there is to say about each name, for the kinds that say something; else the names."""
     if kind == "recipes":
-        from pyro_bnn.recipe import find_recipe
+        from pyro_bnn.recipe import find_recipe, variant_names
 
         recipes = {name: find_recipe(name) for name in names}
         return {
@@ -176,8 +188,17 @@ def _details(kind: str, names: list[str]) -> list[str] | dict[str, dict[str, Any
                 **{key: getattr(recipe, key) for key in ("description", "source", "model", "data")},
                 "method": recipe.method["name"],
                 "budgets": [recipe.budget, *(["paper"] if recipe.paper else [])],
+                "variants": variant_names(name),
             }
             for name, recipe in recipes.items()
+        }
+    if kind == "variants":
+        from pyro_bnn.recipe import find_recipe
+
+        varied = {name: find_recipe(*name.split(" --variant ")) for name in names}
+        return {
+            name: {**{key: getattr(recipe, key) for key in ("description", "source")}, "method": recipe.method["name"]}
+            for name, recipe in varied.items()
         }
     if kind == "posteriors":
         from pyro_bnn.cards.make import headline
@@ -189,6 +210,7 @@ def _details(kind: str, names: list[str]) -> list[str] | dict[str, dict[str, Any
 @app.command()
 def train(
     recipe: Annotated[str, typer.Argument(help="A recipe's name (see `pyro-bnn list recipes`) or a .toml file.")],
+    variant: Variant = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="Change a key: --set optim.loc.lr=1e-3")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default runs/RECIPE.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run in --out.")] = False,
@@ -198,13 +220,13 @@ def train(
     ] = True,
     data_root: DataRoot = None,
 ) -> None:
-    """Train a recipe; leave a run folder and print the results table."""
+    """Train a recipe, or a variant of it; leave a run folder and print the results table."""
     from pyro_bnn.recipe import find_recipe, parse_settings
 
     changes = parse_settings(settings or [])
     if device is not None:
         changes["device"] = device
-    chosen = find_recipe(recipe)
+    chosen = find_recipe(recipe, variant)
     chosen.changed(changes)
     if resume and out is None:
         raise ValueError("--resume needs the run folder to go on with: add --out DIR")
@@ -245,6 +267,7 @@ def evaluate(
 @app.command("lr-range")
 def lr_range(
     recipe: Annotated[str, typer.Argument(help="A recipe's name or a .toml file.")],
+    variant: Variant = None,
     group: Annotated[str, typer.Option(help="Whose rate rises: loc, scale or other.")] = "loc",
     low: Annotated[float, typer.Option(help="The lowest rate.")] = 1e-5,
     high: Annotated[float, typer.Option(help="The highest rate.")] = 10.0,
@@ -260,7 +283,7 @@ def lr_range(
     from pyro_bnn.runs.lr_range import lr_range as sweep
     from pyro_bnn.runs.lr_range import save_plot
 
-    chosen = find_recipe(recipe).changed(parse_settings(settings or []))
+    chosen = find_recipe(recipe, variant).changed(parse_settings(settings or []))
     result = sweep(chosen, group=group, low=low, high=high, num_steps=steps, data_root=data_root)
     path = out or Path("runs") / f"lr-range-{chosen.name}-{group}.png"
     save_plot(result, path, f"{chosen.name}: learning rate of {group}")

@@ -5,8 +5,13 @@ The catalogue is `recipes/*.toml`; a recipe also comes from a file of the user's
 checked against what exists when the training is assembled, numbers are checked here.
 
 A file that begins with `base = "another"` is that recipe of the catalogue with the keys of the file changed: a table
-with a `name` takes the place of the base's, one without changes it. The table `[paper]` holds what the source did that
-a CPU cannot do in reasonable time; `budget = "paper"` puts it in force, by the same rule.
+with a `name` takes the place of the base's, one without changes it; another `model` drops its `model_args`. The table
+`[paper]` holds what the source did that a CPU cannot do in reasonable time; `budget = "paper"` puts it in force, by the
+same rule.
+
+The tables `[variants.NAME]` of a file are the rows of a grid around it, each by the changes that make it, by that rule
+again: `find_recipe("lenet5-cifar10-thesis", "adabound")`. The variants of a base are variants of what is based on it,
+unless that has one of the same name. `formerly = "PREFIX"`: PREFIX-NAME was the variant's name as a recipe of its own.
 """
 
 import difflib
@@ -26,7 +31,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["OptimRecipe", "Recipe", "find_recipe", "parse_settings", "recipe_names"]
+__all__ = ["OptimRecipe", "Recipe", "find_recipe", "parse_settings", "recipe_names", "variant_names"]
 
 
 def _named(value: Any) -> Any:
@@ -165,26 +170,28 @@ class Recipe(BaseModel):
             raise ValueError(_one_line(error)) from None
 
     @classmethod
-    def from_toml(cls, text: str, name: str = "custom", *, saved: bool = False) -> "Recipe":
+    def from_toml(cls, text: str, name: str = "custom", *, variant: str | None = None, saved: bool = False) -> "Recipe":
         """
         Read a recipe from TOML.
 
+        :param variant: one of its variants, of which the recipe's name then speaks too.
         :param saved: whether an earlier version may have written it, so that old keys are no mistake of the user's.
         """
-        try:
-            values = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"recipe {name!r} is not TOML: {error}") from None
+        values, variants = _read(text, name)
         values = _with_new_keys(values, warn=not saved)
         base = values.pop("base", None)
         if base is None:
-            return cls.build({"name": name, **values})
-        if base not in recipe_names():
-            raise ValueError(
-                f"recipe {name!r} has base={base!r}{_suggest(str(base), recipe_names())}, which is not in the "
-                f"catalogue: see `pyro-bnn list recipes`"
-            )
-        return find_recipe(base)._with({"name": name, **_dotted(values)})
+            recipe = cls.build({"name": name, **values})
+        else:
+            recipe = find_recipe(_known_base(base, name))._with({"name": name, **_dotted(values)})
+        if variant is None:
+            return recipe
+        if variant not in variants:
+            has = f"they are {', '.join(variants)}" if variants else "it has none"
+            raise ValueError(f"recipe {name!r} has no variant {variant!r}{_suggest(variant, list(variants))}: {has}")
+        changes = _with_new_keys(variants[variant], warn=not saved)
+        description = f"{recipe.description}; variant: {changes.get('description', variant)}"
+        return recipe._with({**_dotted(changes), "name": f"{name}--{variant}", "description": description})
 
     def to_toml(self) -> str:
         """Write the recipe with every default spelled out."""
@@ -211,6 +218,8 @@ class Recipe(BaseModel):
         follow = values["optim"]["other"] == values["optim"]["loc"] and not any(
             key == "optim" or key.startswith("optim.other") for key in settings
         )
+        if settings.get("model", values["model"]) != values["model"]:  # another network has other arguments
+            values["model_args"], values["paper"] = {}, {k: v for k, v in values["paper"].items() if k != "model_args"}
         for key, value in settings.items():
             _put(values, key, value)
         if follow:
@@ -309,30 +318,97 @@ def recipe_names() -> list[str]:
     return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
 
 
-def find_recipe(name: "str | Path | Recipe") -> Recipe:
-    """
-    Return a recipe by its name in the catalogue, from a .toml file, or as it is.
+def _known_base(base: Any, name: str) -> str:
+    if base not in recipe_names() and not (isinstance(base, str) and _formerly(base)):
+        raise ValueError(
+            f"recipe {name!r} has base={base!r}{_suggest(str(base), recipe_names())}, which is not in the "
+            f"catalogue: see `pyro-bnn list recipes`"
+        )
+    return str(base)
 
-    >>> recipe = find_recipe("lenet5-mnist-mini").changed({"epochs": 3, "optim.loc.lr": 1e-3})
-    >>> recipe.model, recipe.epochs, recipe.optim.loc
-    ('lenet5', 3, {'name': 'adam', 'lr': 0.001})
-    """
-    if isinstance(name, Recipe):
-        return name
+
+def _read(text: str, name: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return a recipe's own values, and its variants, those of its base included."""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"recipe {name!r} is not TOML: {error}") from None
+    own = values.pop("variants", {})
+    values.pop("formerly", None)
+    if not isinstance(own, Mapping) or not all(isinstance(changes, Mapping) for changes in own.values()):
+        raise ValueError(f"variants={own!r} of recipe {name!r}: write a table [variants.NAME] for each")
+    variants: dict[str, dict[str, Any]] = {}
+    if "base" in values:
+        base = _known_base(values["base"], name)
+        if base in recipe_names():
+            variants |= _read(_catalogued(base), base)[1]
+    return values, variants | {key: dict(changes) for key, changes in own.items()}
+
+
+def _catalogued(name: str) -> str:
+    return (files("pyro_bnn") / "recipes" / f"{name}.toml").read_text()
+
+
+def _text_of(name: "str | Path") -> tuple[str, str]:
+    """Return a recipe's TOML and its name, from the catalogue or a file."""
     if str(name).endswith(".toml"):
         path = Path(name)
         if not path.is_file():
             raise FileNotFoundError(
                 f"no recipe file {path}; give an existing .toml or one of {', '.join(recipe_names())}"
             )
-        return Recipe.from_toml(path.read_text(), path.stem)
+        return path.read_text(), path.stem
     known = recipe_names()
     if name not in known:
         raise ValueError(
             f"unknown recipe {str(name)!r}{_suggest(str(name), known)}; the recipes are {', '.join(known)}, "
             f"or give a .toml file"
         )
-    return Recipe.from_toml((files("pyro_bnn") / "recipes" / f"{name}.toml").read_text(), str(name))
+    return _catalogued(str(name)), str(name)
+
+
+def _formerly(name: str) -> tuple[str, str] | None:
+    """Return recipe and variant that an earlier version had as a recipe of its own."""
+    for recipe in recipe_names():
+        prefix = tomllib.loads(_catalogued(recipe)).get("formerly")
+        variant = name.removeprefix(f"{prefix}-")
+        if prefix and variant != name and variant in variant_names(recipe):
+            return recipe, variant
+    return None
+
+
+def variant_names(name: "str | Path") -> list[str]:
+    """Return the names of a recipe's variants."""
+    return list(_read(*_text_of(name))[1])
+
+
+def find_recipe(name: "str | Path | Recipe", variant: str | None = None) -> Recipe:
+    """
+    Return a recipe by its name in the catalogue, from a .toml file, or as it is.
+
+    :param variant: one of the recipe's variants; see :func:`variant_names`.
+
+    >>> recipe = find_recipe("lenet5-mnist-mini").changed({"epochs": 3, "optim.loc.lr": 1e-3})
+    >>> recipe.model, recipe.epochs, recipe.optim.loc
+    ('lenet5', 3, {'name': 'adam', 'lr': 0.001})
+    >>> find_recipe("lenet5-cifar10-thesis", "adabound").optim.scale["name"]
+    'adabound'
+    """
+    if isinstance(name, Recipe):
+        if variant is not None:
+            raise ValueError(f"variant={variant!r} of a Recipe: variants belong to names; use recipe.changed({{...}})")
+        return name
+    if variant is None and not str(name).endswith(".toml") and name not in recipe_names():
+        former = _formerly(str(name))
+        if former is not None:
+            warnings.warn(
+                f"the recipe {str(name)!r} is a variant now: {former[0]!r}, variant={former[1]!r}",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            return find_recipe(*former)
+    text, title = _text_of(name)
+    return Recipe.from_toml(text, title, variant=variant)
 
 
 def parse_settings(settings: list[str]) -> dict[str, Any]:

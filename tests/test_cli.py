@@ -151,7 +151,9 @@ def test_list_tells_more_of_recipes_and_posteriors(capsys: pytest.CaptureFixture
     assert row.split()[1:4] == ["mnist-mini", "0.1", f"{100 * card['shipped']['accuracy']:.2f}"]
     assert main(["list", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    recipe = told["recipes"]["resnet34-cifar10-adabayes"]
+    recipe = told["recipes"]["resnet34-cifar10-sgd"]
+    assert "adabayes" in recipe["variants"]
+    assert "AdaBayes" in told["variants"]["resnet34-cifar10-sgd --variant adabayes"]["description"]
     assert (recipe["model"], recipe["data"], recipe["method"]) == ("resnet34", "cifar10", "ml")
     assert recipe["budgets"] == ["cpu", "paper"]
     assert told["recipes"]["lenet5-mnist-mini"]["budgets"] == ["cpu"]

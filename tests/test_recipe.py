@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyro_bnn.recipe import OptimRecipe, Recipe, find_recipe, parse_settings, recipe_names
+from pyro_bnn.recipe import OptimRecipe, Recipe, find_recipe, parse_settings, recipe_names, variant_names
 
 SMALL = {"model": "mlp", "data": "mnist-mini"}
 
@@ -238,3 +238,53 @@ def test_bad_bases_and_budgets_are_named() -> None:
         Recipe.build({**SMALL, "paper": {"epoch": 3}})
     with pytest.raises(ValueError, match="epochs=0"):
         Recipe.build({**SMALL, "paper": {"epochs": 0}})
+
+
+VARIED = """
+base = "lenet5-mnist-mini"
+description = "Mine"
+
+[variants.fast]
+description = "three epochs"
+epochs = 3
+optim.loc.lr = 0.01
+
+[variants.other]
+model = "mlp"
+model_args = {hidden = [5]}
+"""
+
+
+def test_variants_are_changes_by_name() -> None:
+    recipe = Recipe.from_toml(VARIED, "mine", variant="fast")
+    assert (recipe.name, recipe.epochs, recipe.optim.loc["lr"]) == ("mine--fast", 3, 0.01)
+    assert recipe.description == "Mine; variant: three epochs"
+    assert Recipe.from_toml(VARIED, "mine").epochs == find_recipe("lenet5-mnist-mini").epochs
+    assert Recipe.from_toml(VARIED, "mine", variant="other").model_args == {"hidden": [5]}
+
+
+def test_a_file_has_variants_and_inherits_those_of_its_base(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "mlp-toy-cubic"\n[variants.lmc]\nepochs = 7\n[variants.wide]\nmodel_args.hidden = [300]\n')
+    assert variant_names(path) == ["hmc", "lmc", "wide"]
+    assert find_recipe(path, "hmc").method["name"] == "nuts"
+    assert (find_recipe(path, "lmc").epochs, find_recipe(path, "lmc").method["name"]) == (7, "svi")
+
+
+def test_unknown_variants_list_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"no variant 'adabond' \(did you mean 'adabound'\?\): they are ml, total"):
+        find_recipe("lenet5-cifar10-thesis", "adabond")
+    with pytest.raises(ValueError, match=r"no variant 'x': it has none"):
+        find_recipe("lenet5-mnist-mini", "x")
+    with pytest.raises(ValueError, match=r"variants='a' of recipe 'mine': write a table \[variants.NAME\]"):
+        Recipe.from_toml('variants = "a"\nmodel = "mlp"\ndata = "and"', "mine")
+    with pytest.raises(ValueError, match="variants belong to names"):
+        find_recipe(find_recipe("perceptron-and"), "x")
+
+
+def test_another_network_has_other_arguments() -> None:
+    wide = find_recipe("wide-resnet-cifar10")
+    other = wide.changed({"model": "lenet5"})
+    assert other.model_args == {}
+    assert "model_args" not in other.paper
+    assert wide.changed({"model_args.widen": 2}).model_args == {"depth": 16, "widen": 2}

@@ -12,7 +12,7 @@ from pyro.infer import SVI, TraceMeanField_ELBO
 from pyro_bnn.assemble import Assembly, assemble
 from pyro_bnn.inference import per_datum, scale_kl
 from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
-from pyro_bnn.recipe import Recipe, find_recipe, recipe_names
+from pyro_bnn.recipe import Recipe, find_recipe, recipe_names, variant_names
 from pyro_bnn.registry import names
 from pyro_bnn.runs.train import train
 
@@ -62,8 +62,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def reduced(name: str, **settings: Any) -> Recipe:
-    recipe = find_recipe(name)
+ALL = [(name, variant) for name in recipe_names() for variant in (None, *variant_names(name))]
+
+
+def reduced(name: str, variant: str | None, **settings: Any) -> Recipe:
+    recipe = find_recipe(name, variant)
     small = dict(SMALLER.get(recipe.model, {}))
     if recipe.model == "mlp" and not recipe.model_args.get("hidden"):
         small = {}  # a line stays one
@@ -89,16 +92,20 @@ def one_step(parts: Assembly) -> float:
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_every_recipe_is_put_together_and_takes_a_step(name: str, root: Path) -> None:
-    parts = assemble(reduced(name), root)
+def test_every_recipe_and_its_variants_are_put_together_and_take_a_step(name: str, root: Path) -> None:
+    for variant in (None, *variant_names(name)):
+        _takes_a_step(assemble(reduced(name, variant), root))
+
+
+def _takes_a_step(parts: Assembly) -> None:
     before = {n: p.detach().clone() for n, p in parts.guide.named_parameters()}
     assert math.isfinite(one_step(parts))
     assert any(not torch.equal(p, before[n]) for n, p in parts.guide.named_parameters())
 
 
 def test_every_recipe_names_its_source_and_an_honest_budget() -> None:
-    for name in recipe_names():
-        recipe = find_recipe(name)
+    for name, variant in ALL:
+        recipe = find_recipe(name, variant)
         assert len(recipe.description) > 20, name
         assert len(recipe.source) > 10, name
         assert recipe.budget == "cpu", name
@@ -109,8 +116,8 @@ def test_every_recipe_names_its_source_and_an_honest_budget() -> None:
 
 def test_averaging_begins_at_the_same_part_of_either_budget() -> None:
     seen = 0
-    for name in recipe_names():
-        cpu = find_recipe(name)
+    for name, variant in ALL:
+        cpu = find_recipe(name, variant)
         if "start" in cpu.method and cpu.paper:
             paper = cpu.changed({"budget": "paper"})
             assert paper.method["start"] / paper.epochs == cpu.method["start"] / cpu.epochs, name
@@ -118,66 +125,98 @@ def test_averaging_begins_at_the_same_part_of_either_budget() -> None:
     assert seen
 
 
-def test_descriptions_are_all_different() -> None:
-    told = [find_recipe(name).description for name in recipe_names()]
-    assert sorted({line for line in told if told.count(line) > 1}) == []
+def test_descriptions_and_names_are_all_different() -> None:
+    recipes = [find_recipe(name, variant) for name, variant in ALL]
+    for key in ("description", "name"):
+        said = [getattr(recipe, key) for recipe in recipes]
+        assert sorted({line for line in said if said.count(line) > 1}) == []
+
+
+def test_the_catalogue_is_one_that_a_person_reads() -> None:
+    assert len(recipe_names()) <= 45
+
+
+FORMERLY = {
+    "lenet5-cifar10-adabound": ("lenet5-cifar10-thesis", "adabound"),
+    "lenet5-mnist-kl-none": ("lenet5-mnist-thesis", "kl-none"),
+    "lenet5-mnist-hwa": ("lenet5-mnist-bbb", "hwa"),
+    "lenet5-mnist-dropout": ("lenet5-mnist", "dropout"),
+    "densenet121-cifar100-adabayes": ("densenet121-cifar100-sgd", "adabayes"),
+    "vgg19-cifar10-group-lasso-transposed-usual": ("vgg19-cifar10-l2", "group-lasso-transposed-usual"),
+    "mlp-toy-cubic-hmc": ("mlp-toy-cubic", "hmc"),
+    "uci-boston": ("uci", "boston"),
+}
+
+
+@pytest.mark.parametrize("old", FORMERLY)
+def test_what_was_a_recipe_of_its_own_works_for_one_version(old: str) -> None:
+    name, variant = FORMERLY[old]
+    with pytest.warns(DeprecationWarning, match=f"a variant now: '{name}', variant='{variant}'"):
+        assert find_recipe(old) == find_recipe(name, variant)
+    with pytest.warns(DeprecationWarning, match="a variant now"):
+        assert Recipe.from_toml(f'base = "{old}"\nepochs = 3').epochs == 3
 
 
 def test_the_catalogue_reaches_every_network_and_many_kinds() -> None:
-    recipes = [find_recipe(name) for name in recipe_names()]
+    recipes = [find_recipe(name, variant) for name, variant in ALL]
     assert {recipe.model for recipe in recipes} == set(names("models"))
     assert {recipe.method["name"] for recipe in recipes} <= set(names("methods"))
 
 
-SYSTEMS: dict[str, tuple[str, str, str, Any]] = {  # what the literature trained: network, data, one key and its value
-    "lenet5-mnist-thesis": ("lenet5", "mnist", "guide.init_rho", -10.0),
-    "lenet5-cifar10-thesis": ("lenet5", "cifar10", "optim.scale.lr", 1e-3),
-    "lenet5-mnist-ml": ("lenet5", "mnist", "method.name", "ml"),
-    "lenet5-cifar10-ml": ("lenet5", "cifar10", "method.name", "ml"),
-    "perceptron-and": ("perceptron", "and", "likelihood.link", "clamp"),
-    "lenet5-cifar10-total": ("lenet5", "cifar10", "estimator.name", "total"),
-    "lenet5-mnist-path": ("lenet5", "mnist", "estimator.name", "path"),
-    "lenet5-cifar10-score": ("lenet5", "cifar10", "estimator.name", "score"),
-    "lenet5-mnist-kl-early": ("lenet5", "mnist", "kl.lam", 0.5),
-    "lenet5-cifar10-kl-late": ("lenet5", "cifar10", "kl.lam", 2.0),
-    "lenet5-cifar10-kl-none": ("lenet5", "cifar10", "kl.lam", 0.0),
-    "lenet5-cifar10-sgd": ("lenet5", "cifar10", "optim.scale.momentum", 0.9),
-    "lenet5-cifar10-amsgrad": ("lenet5", "cifar10", "optim.loc.name", "amsgrad"),
-    "lenet5-cifar10-adabound": ("lenet5", "cifar10", "optim.loc.name", "adabound"),
-    "lenet5-cifar10-radam": ("lenet5", "cifar10", "optim.scale.name", "radam"),
-    "lenet5-cifar10-yellowfin": ("lenet5", "cifar10", "optim.loc.name", "yellowfin"),
-    "lenet5-mnist-adam-betas": ("lenet5", "mnist", "optim.loc.betas", [0.9, 0.5]),
-    "lenet5-cifar10-alternating": ("lenet5", "cifar10", "optim.alternate", 2),
-    "lenet5-cifar10-two-rates": ("lenet5", "cifar10", "optim.loc.lr", 1e-2),
-    "lenet5-cifar10-rate-ratio": ("lenet5", "cifar10", "optim.scale.lr", 1e-4),
-    "lenet5-cifar10-twin-plateau": ("lenet5", "cifar10", "schedule.name", "twin_plateau"),
-    "lenet5-cifar10-initial-rho": ("lenet5", "cifar10", "guide.init_rho", -5.0),
-    "linear-regression": ("mlp", "toy-line", "model_args.hidden", []),
-    "resnet34-cifar10-adabayes": ("resnet34", "cifar10", "optim.loc.name", "adabayes"),
-    "resnet34-cifar100-sgd": ("resnet34", "cifar100", "optim.loc.lr", 0.1),
-    "densenet121-cifar10-adabayes-fp": ("densenet121", "cifar10", "optim.loc.lr_sgd", 0.1),
-    "densenet121-cifar100-adamw": ("densenet121", "cifar100", "optim.loc.weight_decay", 0.05),
-    "one-hidden-layer-mnist": ("one_hidden_layer", "mnist", "kl.name", "balanced"),
-    "resnet20-cifar10-tempered": ("resnet20", "cifar10", "eta", 1e-3),
-    "one-hidden-layer-toy-cubic": ("one_hidden_layer", "toy-cubic", "likelihood.noise", 1.0),
-    "mlp-toy-cubic-lmc": ("mlp", "toy-cubic", "method.name", "lmc"),
-    "lenet5-mnist-bbb": ("lenet5", "mnist", "prior", {"name": "normal", "scale": 1.0}),
-    "lenet5-mnist-sgld": ("lenet5", "mnist", "method.name", "sgld"),
-    "lenet5-mnist-hwa": ("lenet5", "mnist", "method.name", "hwa"),
-    "lenet5-mnist-hwa-low-rank": ("lenet5", "mnist", "method.rank", 10),
-    "vgg16-cifar10-hwa": ("vgg", "cifar10", "estimator.layers", "flipout"),
-    "vgg16-cifar10-sgld": ("vgg", "cifar10", "method.name", "sgld"),
-    "cvnn-cifar10-l2": ("cvnn", "cifar10", "prior.name", "l2_penalty"),
-    "cvnn-cifar10-group-lasso-transposed": ("cvnn", "cifar10", "prior.groups", "outgoing"),
-    "vgg19-cifar10-l1-usual": ("vgg", "cifar10", "prior.penalty", "l1"),
-    "mlp-mnist-graves": ("mlp", "mnist", "prior.name", "fan_in"),
+SYSTEMS: dict[tuple[str, str | None], tuple[str, str, str, Any]] = {
+    # what the literature trained: network, data, one key and its value
+    ("lenet5-mnist-thesis", None): ("lenet5", "mnist", "guide.init_rho", -10.0),
+    ("lenet5-cifar10-thesis", None): ("lenet5", "cifar10", "optim.scale.lr", 1e-3),
+    ("lenet5-mnist-thesis", "ml"): ("lenet5", "mnist", "method.name", "ml"),
+    ("lenet5-cifar10-thesis", "ml"): ("lenet5", "cifar10", "method.name", "ml"),
+    ("perceptron-and", None): ("perceptron", "and", "likelihood.link", "clamp"),
+    ("lenet5-cifar10-thesis", "total"): ("lenet5", "cifar10", "estimator.name", "total"),
+    ("lenet5-mnist-thesis", "path"): ("lenet5", "mnist", "estimator.name", "path"),
+    ("lenet5-cifar10-thesis", "score"): ("lenet5", "cifar10", "estimator.name", "score"),
+    ("lenet5-mnist-thesis", "kl-early"): ("lenet5", "mnist", "kl.lam", 0.5),
+    ("lenet5-cifar10-thesis", "kl-late"): ("lenet5", "cifar10", "kl.lam", 2.0),
+    ("lenet5-cifar10-thesis", "kl-none"): ("lenet5", "cifar10", "kl.lam", 0.0),
+    ("lenet5-cifar10-thesis", "sgd"): ("lenet5", "cifar10", "optim.scale.momentum", 0.9),
+    ("lenet5-cifar10-thesis", "amsgrad"): ("lenet5", "cifar10", "optim.loc.name", "amsgrad"),
+    ("lenet5-cifar10-thesis", "adabound"): ("lenet5", "cifar10", "optim.loc.name", "adabound"),
+    ("lenet5-cifar10-thesis", "radam"): ("lenet5", "cifar10", "optim.scale.name", "radam"),
+    ("lenet5-cifar10-thesis", "yellowfin"): ("lenet5", "cifar10", "optim.loc.name", "yellowfin"),
+    ("lenet5-mnist-thesis", "adam-betas"): ("lenet5", "mnist", "optim.loc.betas", [0.9, 0.5]),
+    ("lenet5-cifar10-thesis", "alternating"): ("lenet5", "cifar10", "optim.alternate", 2),
+    ("lenet5-cifar10-thesis", "two-rates"): ("lenet5", "cifar10", "optim.loc.lr", 1e-2),
+    ("lenet5-cifar10-thesis", "rate-ratio"): ("lenet5", "cifar10", "optim.scale.lr", 1e-4),
+    ("lenet5-cifar10-thesis", "twin-plateau"): ("lenet5", "cifar10", "schedule.name", "twin_plateau"),
+    ("lenet5-cifar10-thesis", "initial-rho"): ("lenet5", "cifar10", "guide.init_rho", -5.0),
+    ("linear-regression", None): ("mlp", "toy-line", "model_args.hidden", []),
+    ("resnet34-cifar10-sgd", "adabayes"): ("resnet34", "cifar10", "optim.loc.name", "adabayes"),
+    ("resnet34-cifar100-sgd", None): ("resnet34", "cifar100", "optim.loc.lr", 0.1),
+    ("densenet121-cifar10-sgd", "adabayes-fp"): ("densenet121", "cifar10", "optim.loc.lr_sgd", 0.1),
+    ("densenet121-cifar100-sgd", "adamw"): ("densenet121", "cifar100", "optim.loc.weight_decay", 0.05),
+    ("one-hidden-layer-mnist", None): ("one_hidden_layer", "mnist", "kl.name", "balanced"),
+    ("resnet20-cifar10-tempered", None): ("resnet20", "cifar10", "eta", 1e-3),
+    ("one-hidden-layer-toy-cubic", None): ("one_hidden_layer", "toy-cubic", "likelihood.noise", 1.0),
+    ("mlp-toy-cubic", "lmc"): ("mlp", "toy-cubic", "method.name", "lmc"),
+    ("lenet5-mnist-bbb", None): ("lenet5", "mnist", "prior", {"name": "normal", "scale": 1.0}),
+    ("lenet5-mnist-bbb", "sgld"): ("lenet5", "mnist", "method.name", "sgld"),
+    ("lenet5-mnist-bbb", "hwa"): ("lenet5", "mnist", "method.name", "hwa"),
+    ("lenet5-mnist-bbb", "hwa-low-rank"): ("lenet5", "mnist", "method.rank", 10),
+    ("vgg16-cifar10-bbb", "hwa"): ("vgg", "cifar10", "estimator.layers", "flipout"),
+    ("vgg16-cifar10-bbb", "sgld"): ("vgg", "cifar10", "method.name", "sgld"),
+    ("cvnn-cifar10-l2", None): ("cvnn", "cifar10", "prior.name", "l2_penalty"),
+    ("cvnn-cifar10-l2", "group-lasso-transposed"): ("cvnn", "cifar10", "prior.groups", "outgoing"),
+    ("vgg19-cifar10-l2", "l1-usual"): ("vgg", "cifar10", "prior.penalty", "l1"),
+    ("mlp-mnist", "graves"): ("mlp", "mnist", "prior.name", "fan_in"),
+    ("lenet5-cifar10-thesis", "kl-0.97"): ("lenet5", "cifar10", "kl.lam", 0.97),
+    ("vgg16-cifar10-bbb", "hwa-low-rank"): ("vgg", "cifar10", "method.rank", 5),
+    ("resnet20-cifar10-tempered", "balanced"): ("resnet20", "cifar10", "kl.name", "balanced"),
+    ("uci", "yacht"): ("mlp", "yacht", "likelihood.name", "learned_gaussian"),
 }
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_the_systems_of_the_literature_are_in_the_catalogue(name: str) -> None:
-    model, data, key, value = SYSTEMS[name]
-    recipe = find_recipe(name)
+@pytest.mark.parametrize(("name", "variant"), SYSTEMS)
+def test_the_systems_of_the_literature_are_in_the_catalogue(name: str, variant: str | None) -> None:
+    model, data, key, value = SYSTEMS[name, variant]
+    recipe = find_recipe(name, variant)
     assert (recipe.model, recipe.data) == (model, data)
     found: Any = recipe.model_dump()
     for part in key.split("."):
@@ -187,9 +226,9 @@ def test_the_systems_of_the_literature_are_in_the_catalogue(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", recipe_names())
-def test_every_recipe_trains(name: str, root: Path, tmp_path: Path) -> None:
-    recipe = reduced(name)
+@pytest.mark.parametrize(("name", "variant"), ALL)
+def test_every_recipe_trains(name: str, variant: str | None, root: Path, tmp_path: Path) -> None:
+    recipe = reduced(name, variant)
     settings: dict[str, Any] = {"epochs": 2, "num_samples": 2}
     if recipe.method["name"] in ("hwa", "low_rank"):
         settings |= {"method.cycle": 0.25, "method.rank": 2} if recipe.method["name"] == "low_rank" else {}

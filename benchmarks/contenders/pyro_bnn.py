@@ -8,9 +8,9 @@ from torch import Tensor
 from benchmarks.contenders.base import Contender, Predictor, Step
 from benchmarks.work import LEARNING_RATE, Work
 from pyro_bnn.guides.mean_field import AutoMeanFieldNormal
-from pyro_bnn.inference import svi
 from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
 from pyro_bnn.inference.kl import per_datum, scale_kl
+from pyro_bnn.inference.minibatch import MinibatchStep
 from pyro_bnn.models import likelihoods, priors
 from pyro_bnn.models.bnn import BNN
 from pyro_bnn.optim import Adam
@@ -24,7 +24,7 @@ def _programs(work: Work) -> tuple[Any, Any]:
 
 def _fit_step(work: Work, trace: bool | None) -> Step:
     model, guide = _programs(work)
-    take = svi.Step(
+    take = MinibatchStep(
         model, guide, Adam({"lr": LEARNING_RATE}), FlatMeanField_ELBO(trace=trace), work.num_data, undisturbed=True
     )
 

@@ -48,12 +48,11 @@ import pyro
 import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor
-from torch.nn import functional as F
 
 from pyro_bnn.guides.base import Role
 from pyro_bnn.guides.flat import FlatGuide, Place
 from pyro_bnn.guides.init import DEFAULT_LOC, DEFAULT_RHO, default_scale
-from pyro_bnn.guides.mean_field import inverse_softplus
+from pyro_bnn.guides.softplus import inverse_softplus, softplus
 
 __all__ = [
     "AutoLowRankNormal",
@@ -210,7 +209,7 @@ _BEFORE = "relative_cov_factor_unconstrained"
 
 def _whitened(factor: Tensor, rho: Tensor) -> Tensor:
     """Return W / softplus(rho) for W (P, R)."""
-    return (factor.double() / F.softplus(rho.double()).unsqueeze(-1)).to(rho.dtype)
+    return (factor.double() / softplus(rho.double()).unsqueeze(-1)).to(rho.dtype)
 
 
 def _orthogonal(like: Tensor, rank: int) -> Tensor:
@@ -318,7 +317,7 @@ class AutoLowRankNormal(FlatGuide):
 
     def distribution(self) -> LowRankNormal:
         """Return q over the flat vector."""
-        sd = F.softplus(self.rho)  # (P,)
+        sd = softplus(self.rho)  # (P,)
         columns = self.whitened_cov_factor * torch.exp(COLUMN_SPEED * self.column_log_scale)  # (P, R)
         return LowRankNormal(self.loc, sd, sd.unsqueeze(-1) * columns)
 

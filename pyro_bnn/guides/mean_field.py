@@ -30,7 +30,6 @@ from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import Distribution
 from torch.distributions.utils import lazy_property
-from torch.nn import functional as F
 
 from pyro_bnn.common.as_written import as_written
 from pyro_bnn.common.renamed import renamed
@@ -38,15 +37,11 @@ from pyro_bnn.common.turns import in_turn
 from pyro_bnn.guides.base import Role, SiteView
 from pyro_bnn.guides.flat import FlatGuide, Place
 from pyro_bnn.guides.init import DEFAULT_LOC, DEFAULT_RHO, default_scale, is_real
+from pyro_bnn.guides.softplus import inverse_softplus, softplus
 
 __all__ = ["DEFAULT_RHO", "AutoMeanFieldNormal", "FlatSlice", "SiteGroups", "SiteView", "inverse_softplus"]
 
 SiteGroups: TypeAlias = Literal["site"] | Mapping[str, str | Sequence[str]] | None
-
-
-def inverse_softplus(sigma: Tensor) -> Tensor:
-    """Return rho with softplus(rho) = sigma, accurate for small and for large sigma."""
-    return sigma + torch.log(-torch.expm1(-sigma))
 
 
 class FlatSlice(NamedTuple):
@@ -228,7 +223,7 @@ class AutoMeanFieldNormal(FlatGuide):
         options = self._options
         cap = options["max_scale"]
         if options["init_rho"] is not None:
-            sigma = F.softplus(loc.new_tensor(options["init_rho"], dtype=torch.float64))
+            sigma = softplus(loc.new_tensor(options["init_rho"], dtype=torch.float64))
         elif options["relative_scale"] is not None:
             sd = site["fn"].stddev if is_real(site["fn"].support) else loc.new_tensor(math.nan)
             if not bool(torch.isfinite(sd).all()):
@@ -255,7 +250,7 @@ class AutoMeanFieldNormal(FlatGuide):
 
     def scale_of(self, rho: Tensor) -> Tensor:
         """Return sigma for rho: softplus, saturating at `max_scale` if there is one."""
-        sigma = F.softplus(rho)
+        sigma = softplus(rho)
         cap = self._options["max_scale"]
         return sigma if cap is None else -cap * torch.expm1(-sigma / cap)
 

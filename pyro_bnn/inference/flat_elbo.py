@@ -186,7 +186,8 @@ class _FlatPriors:
 
 def _single(tensor: Tensor) -> Tensor | None:
     """Return the one number that a tensor shows in every place, or None if it may show several."""
-    if any(stride and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+    strides = tensor.stride()
+    if any(strides) and any(stride and size > 1 for stride, size in zip(strides, tensor.shape, strict=True)):
         return None
     return tensor.as_strided((), ()) if tensor.numel() else None
 

@@ -27,6 +27,7 @@ def _rows(parts: Assembly, batch_size: int) -> Iterator[tuple[torch.Tensor, torc
 def lr_range(
     recipe: str | Path | Recipe,
     *,
+    variant: str | None = None,
     group: str = "loc",
     low: float = 1e-5,
     high: float = 10.0,
@@ -36,10 +37,11 @@ def lr_range(
 ) -> LRRange:
     """Sweep the rate of one group geometrically from `low` to `high`; the other groups keep the recipe's.
 
+    :param variant: one of the recipe's variants.
     :param group: 'loc', 'scale' or 'other'.
     :param settings: recipe keys to change.
     """
-    parts = assemble(find_recipe(recipe).changed({**settings, "schedule": {"name": "constant"}}), data_root)
+    parts = assemble(find_recipe(recipe, variant).changed({**settings, "schedule": {"name": "constant"}}), data_root)
     optim = parts.optimizer(parts.guide)
     data = parts.data.train
     size = parts.recipe.batch_size

@@ -83,6 +83,7 @@ def _check_same(held: Recipe, wanted: Recipe, path: Path) -> None:
 def train(
     recipe: str | Path | Recipe,
     *,
+    variant: str | None = None,
     out: str | Path | None = None,
     data_root: str | Path | None = None,
     resume: bool = True,
@@ -95,6 +96,7 @@ def train(
     Train a recipe and leave a run folder; a folder with the same recipe, unfinished, is gone on with.
 
     :param recipe: a name of the catalogue, a .toml file, or a Recipe.
+    :param variant: one of the recipe's variants; `pyro-bnn list variants` shows them.
     :param out: the run folder; without one nothing is written.
     :param data_root: where data sets by name live; default PYRO_BNN_DATA, else the user's cache.
     :param resume: go on with an unfinished run in `out`; False refuses a folder that holds one.
@@ -103,7 +105,7 @@ def train(
     :param settings: recipe keys to change, e.g. `epochs=3`; dotted ones as `**{"optim.loc.lr": 1e-3}`.
     """
     path = None if out is None else Path(out)
-    parts = assemble(find_recipe(recipe).changed(settings), data_root)
+    parts = assemble(find_recipe(recipe, variant).changed(settings), data_root)
     posterior = Posterior(parts.model, parts.guide, _info(parts))
     if path is not None and (held := _held_recipe(path)) is not None:
         if not resume:

@@ -1,0 +1,253 @@
+"""
+Where a fit stands, what it leaves, and what it calls as it goes.
+
+`FitState.state_dict` is all that a resumption needs, as plain data: parameters, the optimizer, progress, every random
+state, the order of the rows, the callbacks' own. Names in it are relative to model and guide, so that another process,
+in which Pyro gave them other serial names, reads them.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, final, runtime_checkable
+
+import torch
+from pyro.infer import ELBO
+from pyro.nn import PyroModule
+from pyro.optim import PyroOptim
+from pyro.optim.optim import _get_state_dict, _load_state_dict
+from torch import Tensor
+
+from pyro_bnn.common.randomness import RandomState
+from pyro_bnn.common.turns import Job
+from pyro_bnn.data.standardise import Standardiser
+from pyro_bnn.inference.checkpoint import parameters_of, restore_parameters
+from pyro_bnn.inference.elbo import TraceScoreFunction_ELBO
+from pyro_bnn.inference.fitted import Fitted
+
+__all__ = ["Callback", "Diverged", "FitResult", "FitState", "Scheduled"]
+
+
+class Diverged(RuntimeError):
+    """The loss stopped being a number."""
+
+
+class Callback:
+    """What a fit calls as it goes; every method may be left out. Setting `state.stop` to a reason ends the fit."""
+
+    def start(self, state: "FitState") -> None:
+        """Before the first step, or the first after a resumption."""
+
+    def step(self, state: "FitState") -> None:
+        """After every step."""
+
+    def epoch(self, state: "FitState") -> None:
+        """After every epoch, with its line in `state.history[-1]`."""
+
+    def end(self, state: "FitState") -> None:
+        """After the last epoch, and also when the fit is interrupted or fails."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumption needs, as plain data."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up what `state_dict` returned."""
+
+
+@runtime_checkable
+class Scheduled(Protocol):
+    """An optimizer that knows groups and schedules, as those of pyro_bnn.optim do."""
+
+    def prepare(self, epochs: int, steps_per_epoch: int) -> None:
+        """Hear how long the training will be, before its first step."""
+        ...
+
+    def name_parameters(self, parameters: Mapping[str, Tensor]) -> None:
+        """Hear what it will train."""
+        ...
+
+    def end_epoch(self, metrics: Mapping[str, float]) -> None:
+        """Hear an epoch's numbers."""
+        ...
+
+    def learning_rates(self) -> dict[str, float]:
+        """Return the rates in force, by group."""
+        ...
+
+
+@final
+@dataclass
+class FitState:
+    """Where a fit stands; callbacks read it, and may set `stop`."""
+
+    model: Callable[..., Any]
+    guide: Callable[..., Any]
+    optim: PyroOptim
+    epochs: int
+    batch_size: int
+    num_data: int
+    epoch: int = 0
+    step: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best: dict[str, Any] | None = None
+    stop: str | None = None
+    seconds: float = 0.0
+    batch_loss: Tensor | None = None
+    batch_nll: Tensor | None = None
+    parameters: Mapping[str, Tensor] = field(default_factory=dict)
+    store_names: tuple[str, ...] = ()
+    order: torch.Generator | None = None
+    callbacks: tuple[Callback, ...] = ()
+    job: Job = field(default_factory=Job)
+    elbo: ELBO | None = None
+
+    def call(self, event: str) -> None:
+        """Call `start`, `step`, `epoch` or `end` of every callback."""
+        for callback in self.callbacks:
+            getattr(callback, event)(self)
+
+    def diverged(self, what: str) -> Diverged:
+        """Return the error that says so, and what to do."""
+        remedy = "lower the learning rate, start with a smaller sigma, or standardise the inputs"
+        return Diverged(f"{what} (epoch {self.epoch + 1}): {remedy}")
+
+    def end_epoch(self, line: dict[str, Any], monitor: str, patience: int | None) -> None:
+        """Take up an epoch's line; remember the best, and stop if there has been none for `patience` epochs."""
+        self.epoch += 1
+        self.history.append(line)
+        if monitor in line:
+            if self.best is None or line[monitor] < self.best["value"]:
+                self.best = {"epoch": self.epoch, "value": line[monitor]}
+            self.stop = self.stop or self.stale(monitor, patience)
+
+    def stale(self, monitor: str, patience: int | None) -> str | None:
+        """Say so if `monitor` has been no better than its best for `patience` epochs."""
+        if patience is None or self.best is None or self.epoch - self.best["epoch"] < patience:
+            return None
+        return f"{monitor} has not improved for {patience} epochs"
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything a resumption needs, as plain data."""
+        baselines = self.elbo.state_dict() if isinstance(self.elbo, TraceScoreFunction_ELBO) else {}
+        randomness = self.job.run(RandomState.now)
+        return {
+            "parameters": parameters_of(self.model, self.guide, self.store_names),
+            "optim": relative(_optim_state(self.optim, self.parameters), self.model, self.guide),
+            "progress": {
+                "epoch": self.epoch,
+                "step": self.step,
+                "history": list(self.history),
+                "best": self.best,
+                "seconds": self.seconds,
+            },
+            "rng": randomness.cpu,
+            "cuda_rng": randomness.cuda,
+            "order": None if self.order is None else self.order.get_state(),
+            "callbacks": {key: kept for key, callback in self._keyed() if (kept := callback.state_dict())},
+            "baselines": {site.replace(_serial_name(self.guide), "{guide}"): kept for site, kept in baselines.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go back to where `state_dict` was taken."""
+        restore_parameters(self.model, self.guide, state["parameters"])
+        _restore_optim(self.optim, _absolute(state["optim"], self.model, self.guide), self.parameters)
+        for name, value in state["progress"].items():
+            setattr(self, name, copy.copy(value))
+        self.job.run(RandomState(state["rng"], state.get("cuda_rng", [])).restore)
+        if self.order is not None and state["order"] is not None:
+            self.order.set_state(state["order"])
+        for key, callback in self._keyed():
+            if key in state["callbacks"]:
+                callback.load_state_dict(state["callbacks"][key])
+        if isinstance(self.elbo, TraceScoreFunction_ELBO):
+            name, kept = _serial_name(self.guide), state.get("baselines", {})
+            self.elbo.load_state_dict({site.replace("{guide}", name): value for site, value in kept.items()})
+
+    def _keyed(self) -> list[tuple[str, Callback]]:
+        """Return the callbacks by class and place among those of their class, so that others may come and go."""
+        names = [type(callback).__name__ for callback in self.callbacks]
+        return [(f"{name}-{names[:i].count(name)}", self.callbacks[i]) for i, name in enumerate(names)]
+
+
+@final
+@dataclass(frozen=True)
+class FitResult:
+    """
+    What a fit leaves: a line per epoch, the best one on validation, why it ended, and what it fitted with.
+
+    `standardiser` and `y_standardiser` are what inputs and targets are on their scale by.
+    """
+
+    history: list[dict[str, Any]]
+    best_epoch: int | None
+    reason: str
+    seconds: float
+    fitted: Fitted | None = None
+
+    @property
+    def standardiser(self) -> Standardiser | None:
+        """What inputs are on their scale by, if anything."""
+        return None if self.fitted is None else self.fitted.standardiser
+
+    @property
+    def y_standardiser(self) -> Standardiser | None:
+        """What targets are on their scale by, if anything."""
+        return None if self.fitted is None else self.fitted.y_standardiser
+
+
+def _serial_name(guide: Any) -> str:
+    """Return the name that this process gave a guide, which its auxiliary sites carry."""
+    return (guide._pyro_name if isinstance(guide, PyroModule) else "") or "{guide}"
+
+
+def _prefixes(model: Any, guide: Any) -> dict[str, str]:
+    named = {"model": model, "guide": guide}
+    return {key: program._pyro_name for key, program in named.items() if isinstance(program, PyroModule)}
+
+
+def relative(state: Mapping[str, Any], model: Any, guide: Any) -> dict[str, Any]:
+    """Replace the serial names of model and guide at the start of keys by 'model' and 'guide'."""
+    renamed = {}
+    for name, value in state.items():
+        for short, full in _prefixes(model, guide).items():
+            if full and name.startswith(f"{full}."):
+                name = f"{short}.{name.removeprefix(full + '.')}"
+        renamed[name] = value
+    return renamed
+
+
+def _absolute(state: Mapping[str, Any], model: Any, guide: Any) -> dict[str, Any]:
+    """Undo `_relative`, with the names that this process gave."""
+    prefixes = _prefixes(model, guide)
+    renamed = {}
+    for name, value in state.items():
+        short, _, rest = name.partition(".")
+        renamed[f"{prefixes[short]}.{rest}" if prefixes.get(short) and rest else name] = value
+    return renamed
+
+
+def _optim_state(optim: Any, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return an optimizer's state by parameter name; Pyro's own knows no names under `module_local_params`."""
+    if isinstance(optim, Scheduled):
+        return dict(optim.get_state())  # type: ignore[attr-defined]
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    known = {names[id(p)]: per_tensor for p, per_tensor in optim.optim_objs.items() if id(p) in names}
+    return {name: copy.deepcopy(_get_state_dict(per_tensor)) for name, per_tensor in known.items()}
+
+
+def _restore_optim(optim: Any, state: Mapping[str, Any], parameters: Mapping[str, Tensor]) -> None:
+    """Undo `_optim_state`."""
+    if isinstance(optim, Scheduled):
+        optim.set_state(state)  # type: ignore[attr-defined]
+        return
+    for name, saved in state.items():
+        parameter = parameters[name]
+        optim.optim_objs[parameter] = optim._get_optim(parameter)
+        optim.grad_clip[parameter] = optim._get_grad_clip(parameter)
+        _load_state_dict(optim.optim_objs[parameter], copy.deepcopy(saved))
+
+
+def owned(name: str, model: Any, guide: Any) -> bool:
+    """Return whether a parameter of Pyro's store is the model's or the guide's by its name."""
+    return any(name.startswith(f"{full}.") for full in _prefixes(model, guide).values() if full)
