@@ -9,7 +9,7 @@ from benchmarks.contenders.base import Contender, Predictor, Step
 from benchmarks.work import LEARNING_RATE, Work
 from pyro_bnn.guides.mean_field import AutoMeanFieldNormal
 from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
-from pyro_bnn.inference.kl import per_datum, scale_kl
+from pyro_bnn.inference.kl import per_datum
 from pyro_bnn.inference.minibatch import MinibatchStep
 from pyro_bnn.models import likelihoods, priors
 from pyro_bnn.models.bnn import BNN
@@ -47,7 +47,7 @@ def svi_step(work: Work) -> Step:
     stock = SVI(model, guide, Adam({"lr": LEARNING_RATE}), FlatMeanField_ELBO())
 
     def step() -> float:
-        with per_datum(work.num_data), scale_kl(1.0):
+        with per_datum(work.num_data):
             return stock.step(work.x, work.y)
 
     return step

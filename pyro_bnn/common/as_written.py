@@ -18,10 +18,11 @@ def as_written(module: nn.Module, written: Mapping[str, Any]) -> bool:
 
     :param written: name -> function, taken from the class where it was defined.
     """
-    own = vars(module)
-    if any(own.get(name, True) for name in _HOOKS) or any(vars(torch_module).get(n, True) for n in _GLOBAL_HOOKS):
-        return False
-    if not own.keys().isdisjoint(written):
-        return False
-    methods = vars(type(module))
-    return all(methods.get(name) is function for name, function in written.items())
+    own, everybody, methods = vars(module), vars(torch_module), vars(type(module))
+    for name in _HOOKS:
+        if own.get(name, True):
+            return False
+    for name in _GLOBAL_HOOKS:
+        if everybody.get(name, True):
+            return False
+    return all(name not in own and methods.get(name) is function for name, function in written.items())

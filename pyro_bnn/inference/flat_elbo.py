@@ -27,6 +27,7 @@ Departure from TraceMeanField_ELBO: terms are added in another order (equal to 1
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from logging import getLogger
 from typing import Any, NamedTuple, Protocol, cast, final, runtime_checkable
 
@@ -94,6 +95,12 @@ class PlainGuide(Protocol):
     def plain_draw(self) -> tuple[dict[str, Tensor], dict[str, "_Flat"]]:
         """Return a draw of every site, and where each lies, in the model's order."""
         ...
+
+
+@lru_cache(maxsize=256)
+def _has(kind: Any, protocol: Any) -> bool:
+    """Return whether a class has a protocol's methods; remembered, for asking takes time that a step would notice."""
+    return issubclass(kind, protocol)
 
 
 # ------------------------------------------------------------------------------------------------------ the flat KL
@@ -173,7 +180,7 @@ class _FlatPriors:
             return _Prior(_flatten(priors, "loc"), _flatten(priors, "scale").reciprocal())
         first = priors[0].loc
         sizes = [prior.batch_shape.numel() for prior in priors]
-        values = torch.stack(cast(list[Tensor], numbers)).tolist()
+        values = _values(cast(list[Tensor], numbers))
         key = (first.dtype, first.device, *sizes, *values)
         if key not in self._kept:
             if len(self._kept) >= 16:
@@ -186,10 +193,19 @@ class _FlatPriors:
 
 def _single(tensor: Tensor) -> Tensor | None:
     """Return the one number that a tensor shows in every place, or None if it may show several."""
-    strides = tensor.stride()
-    if any(strides) and any(stride and size > 1 for stride, size in zip(strides, tensor.shape, strict=True)):
+    base = tensor._base
+    if base is not None and base.dim() == 0 and base.data_ptr() == tensor.data_ptr():  # a number that was expanded
+        return base
+    if any(stride and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
         return None
     return tensor.as_strided((), ()) if tensor.numel() else None
+
+
+def _values(numbers: list[Tensor]) -> list[float]:
+    """Return 0-dimensional tensors as numbers, waiting for a device once."""
+    if numbers[0].device.type == "cpu":
+        return [number.item() for number in numbers]
+    return cast(list[float], torch.stack(numbers).tolist())
 
 
 def _flatten(priors: Sequence[Normal], which: str) -> Tensor:
@@ -374,12 +390,12 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
     def _eager_step(
         self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any], with_params: bool
     ) -> StepResult:
-        seen = poutine.trace(param_only=True)
-        with seen if with_params else nullcontext():
+        seen = poutine.trace(param_only=True) if with_params else None
+        with nullcontext() if seen is None else seen:
             loss, nll = self._particle(model, guide, args, kwargs)
         if isinstance(loss, Tensor) and loss.requires_grad:
             loss.backward(retain_graph=self.retain_graph)
-        params = param_sites(seen.trace) if with_params else []
+        params = [] if seen is None else param_sites(seen.trace)
         return StepResult(torch.as_tensor(loss).detach(), torch.as_tensor(nll).detach(), [], [], params)
 
     def _particle(self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
@@ -396,7 +412,8 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
         self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Tensor, Tensor] | None:
         """Return what `_terms` does without Pyro's handlers, if model and guide can and no other handler is active."""
-        if not (isinstance(model, PlainModel) and isinstance(guide, PlainGuide)):
+        kinds: tuple[Any, Any] = type(model), type(guide)
+        if not (_has(kinds[0], PlainModel) and _has(kinds[1], PlainGuide)):
             return None
         if kwargs or len(args) != 2 or args[1] is None or (self.vectorize_particles and self.num_particles > 1):
             return None

@@ -386,11 +386,18 @@ class TorchOptim(PyroOptim):
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def __call__(self, params: Iterable[Tensor]) -> None:
-        """Take one step with the gradients the parameters hold, and advance the schedule."""
+        """
+        Take one step with the gradients the parameters hold, and advance the schedule.
+
+        The gradients are used up: they are None afterwards, so that `SVI.step` has none to fill with zeros and the next
+        backward pass none to add to.
+        """
         params = list(params)
         if params:
             self.advance(self.admit(params))
             self.tick()
+            for param in params:
+                param.grad = None
 
     def advance(self, plan: Plan) -> None:
         """Move the parameters of a plan."""

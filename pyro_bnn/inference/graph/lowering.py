@@ -73,8 +73,10 @@ _FAST: dict[Any, Callable[..., Any]] = {
     aten.add.Tensor: torch.add,
     aten.add.Scalar: torch.add,
     aten.addcmul.default: torch.addcmul,
+    aten.abs.default: torch.abs,
     aten.addmm.default: torch.addmm,
     aten.amax.default: torch.amax,
+    aten.atanh.default: torch.atanh,
     aten.bmm.default: torch.bmm,
     aten.cat.default: torch.cat,
     aten.clamp_min.default: torch.clamp_min,
@@ -125,6 +127,8 @@ _IN_PLACE: dict[
     aten.log.default: (Tensor.log_, (0,)),
     aten.neg.default: (Tensor.neg_, (0,)),
     aten.tanh.default: (Tensor.tanh_, (0,)),
+    aten.abs.default: (Tensor.abs_, (0,)),
+    aten.atanh.default: (Tensor.atanh_, (0,)),
     aten.reciprocal.default: (Tensor.reciprocal_, (0,)),
 }
 
