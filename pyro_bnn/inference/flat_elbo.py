@@ -110,8 +110,8 @@ class _FlatKL(torch.autograd.Function):
     """sum_i (d_i^2 + r_i^2 - 1) / 2 - log r_i, for a prior without gradient."""
 
     @staticmethod
-    def forward(ctx: Any, loc: Tensor, scale: Tensor, prior_loc: Tensor, inv_prior_scale: Tensor) -> Tensor:
-        d = (loc - prior_loc).mul_(inv_prior_scale)  # (P,)
+    def forward(ctx: Any, loc: Tensor, scale: Tensor, prior_loc: Tensor | None, inv_prior_scale: Tensor) -> Tensor:
+        d = loc * inv_prior_scale if prior_loc is None else (loc - prior_loc).mul_(inv_prior_scale)  # (P,)
         r = scale * inv_prior_scale  # (P,)
         ctx.save_for_backward(d, r, inv_prior_scale)
         squares = torch.addcmul(d.new_full((), -1.0), d, d).addcmul_(r, r)  # (P,): d^2 + r^2 - 1
@@ -122,7 +122,7 @@ class _FlatKL(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         d, r, inv = ctx.saved_tensors
         weight = grad * inv
-        return d * weight, r.reciprocal().neg_().add_(r).mul_(weight), None, None
+        return d * weight, torch.addcdiv(r * weight, weight, r, value=-1), None, None
 
 
 def flat_kl(loc: Tensor, scale: Tensor, prior_loc: Tensor, prior_scale: Tensor) -> Tensor:
@@ -155,9 +155,9 @@ class _Block:
 
 
 class _Prior(NamedTuple):
-    """The priors of several sites as flat vectors, or as one number if they all agree."""
+    """The priors of several sites as flat vectors, or as one number if they all agree; no mean where all are 0."""
 
-    loc: Tensor
+    loc: Tensor | None
     inv_scale: Tensor
 
 
@@ -185,9 +185,9 @@ class _FlatPriors:
         if key not in self._kept:
             if len(self._kept) >= 16:
                 self._kept.clear()
-            self._kept[key] = _Prior(
-                _uniform(_flatten(priors, "loc")), _uniform(_flatten(priors, "scale").reciprocal())
-            )
+            loc = _uniform(_flatten(priors, "loc"))
+            inv_scale = _uniform(_flatten(priors, "scale").reciprocal())
+            self._kept[key] = _Prior(loc if bool(loc.any()) else None, inv_scale)
         return self._kept[key]
 
 

@@ -124,8 +124,12 @@ def surroundings() -> Surroundings | str:
 
 def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], list[Tensor]] | str:
     """Return what of the arguments a recording depends on, and their tensors; or why it cannot take them."""
-    leaves, spec = tree_flatten((args, kwargs))
-    key: list[Any] = [_structure(spec)]
+    key: list[Any]
+    if not kwargs and all(type(arg) is Tensor for arg in args):  # what nearly every step is called with
+        leaves, key = list(args), [len(args)]
+    else:
+        leaves, spec = tree_flatten((args, kwargs))
+        key = [_structure(spec)]
     tensors: list[Tensor] = []
     places: dict[int, int] = {}
     for leaf in leaves:

@@ -1,0 +1,156 @@
+"""
+Trials are run once: each leaves a record under the hash of its content, which every study finds again.
+
+A record is a flat dictionary of numbers: of a training the results table of its test rows (`s_draws`), the last epoch's
+`train_nll`, `train_kl`, `train_loss`, and `history`, a line per epoch; of a computation what it returns. A training that
+diverged leaves the reason under `diverged`. Records hold no dates and no times, so that the same seed gives the same
+record; what a trial took is written beside them.
+
+Trials run in processes of their own, one thread each.
+"""
+
+import importlib
+import json
+import math
+import multiprocessing
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pyro_bnn.common.files import write_text
+from pyro_bnn.studies.study import Trial
+
+__all__ = ["default_store", "run_trials", "seconds_of"]
+
+_EPOCH = ("nll", "kl", "loss", "val_nll", "val_accuracy")
+
+
+def default_store() -> Path:
+    """Return where records are kept: PYRO_BNN_STUDIES, else runs/studies."""
+    return Path(os.environ.get("PYRO_BNN_STUDIES", "runs/studies"))
+
+
+def run_trials(
+    trials: Sequence[Trial],
+    store: Path,
+    *,
+    jobs: int = 1,
+    data_root: str | Path | None = None,
+    done: Callable[[int, int], None] = lambda finished, total: None,
+) -> dict[str, dict[str, Any]]:
+    """
+    Return the record of every trial by its key; run those that have none.
+
+    :param store: the folder of the records.
+    :param jobs: processes side by side.
+    :param done: told the number of trials finished, and of all, after each.
+    """
+    if jobs < 1:
+        raise ValueError(f"jobs={jobs} is not a number of processes: pass at least 1")
+    wanted = {trial.key(): trial for trial in trials}
+    records = {key: found for key in wanted if (found := _read(store, key)) is not None}
+    missing = [trial for key, trial in wanted.items() if key not in records]
+    done(len(records), len(wanted))
+    for trial, record in _each(missing, store, jobs, data_root):
+        records[trial.key()] = record
+        done(len(records), len(wanted))
+    return records
+
+
+def _each(
+    trials: Sequence[Trial], store: Path, jobs: int, data_root: str | Path | None
+) -> Iterator[tuple[Trial, dict[str, Any]]]:
+    if jobs == 1 or len(trials) < 2:
+        for trial in trials:
+            yield trial, _run(trial, store, data_root)
+        return
+    with (
+        _one_thread_each(),
+        ProcessPoolExecutor(min(jobs, len(trials)), multiprocessing.get_context("spawn")) as pool,
+    ):
+        waiting = {pool.submit(_run, trial, store, data_root): trial for trial in trials}
+        try:
+            for future in as_completed(waiting):
+                yield waiting[future], future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Let new processes compute with one thread, whatever this one does."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+def _read(store: Path, key: str) -> dict[str, Any] | None:
+    path = store / f"{key}.json"
+    if not path.is_file():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text())["record"]
+    return found
+
+
+def seconds_of(trials: Sequence[Trial], store: Path) -> float:
+    """Return what the trials took, added up over processes."""
+    paths = {store / f"{trial.key()}.seconds" for trial in trials}
+    return sum(float(path.read_text()) for path in paths if path.is_file())
+
+
+def _run(trial: Trial, store: Path, data_root: str | Path | None) -> dict[str, Any]:
+    started = time.perf_counter()
+    record = _computed(trial) if trial.compute else _trained(trial, store, data_root)
+    write_text(store / f"{trial.key()}.seconds", f"{time.perf_counter() - started:.3f}\n")
+    kept = {"content": trial.content(), "record": record}
+    write_text(store / f"{trial.key()}.json", json.dumps(kept, sort_keys=True) + "\n")
+    return record
+
+
+def _computed(trial: Trial) -> dict[str, Any]:
+    module, _, name = trial.compute.partition(":")
+    function = getattr(importlib.import_module(module), name)
+    return {key: _number(value) for key, value in function(**trial.arguments, seed=trial.seed).items()}
+
+
+def _trained(trial: Trial, store: Path, data_root: str | Path | None) -> dict[str, Any]:
+    from pyro_bnn.inference.fit_state import Diverged
+    from pyro_bnn.runs.train import train
+
+    folder = store / "unfinished" / trial.key()
+    try:
+        run = train(trial.settled(), out=folder, data_root=data_root, progress=False, report=False)
+    except Diverged as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        return {"diverged": str(error)}
+    if not run.finished:
+        raise KeyboardInterrupt
+    test: Mapping[str, Any] = run.results["test"]
+    record: dict[str, Any] = {key: _number(value) for key, value in test["s_draws"].items()}
+    last = run.history[-1] if run.history else {}
+    record |= {f"train_{key}": _number(last[key]) for key in ("nll", "kl", "loss") if key in last}
+    record["history"] = [{key: _number(line[key]) for key in _EPOCH if key in line} for line in run.history]
+    shutil.rmtree(folder, ignore_errors=True)
+    return record
+
+
+def _number(value: Any) -> Any:
+    """Return a value as JSON has it: no nan, and no infinity."""
+    if isinstance(value, (list, tuple)):
+        return [_number(inner) for inner in value]
+    if isinstance(value, (str, bool, int)):
+        return value
+    number = float(value)
+    return number if math.isfinite(number) else None
