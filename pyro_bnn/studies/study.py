@@ -1,9 +1,9 @@
 """
 What a study is: a claim, trials that test it, and a rule fixed before any of them runs.
 
-A trial is one training (a recipe, a variant, changes) or one computation (a function of this package), for one seed. Its
-`cell` is the arm of the comparison that it belongs to; trials of one seed in different cells are pairs: they share the
-seed, and with it the rows, their order and the start.
+A trial is one training (a recipe, a variant, changes) or one computation (a function of this package), for one seed.
+Its `cell` is the arm of the comparison that it belongs to; trials of one seed in different cells are pairs: they share
+the seed, and with it the rows, their order and the start.
 """
 
 import hashlib
