@@ -117,8 +117,9 @@ def list_names(
     """Show what there is: recipes, models, data, priors, guides, optimizers, posteriors, ..."""
     from pyro_bnn.assemble import catalogue
     from pyro_bnn.runs.loading import shipped_posteriors
+    from pyro_bnn.studies.run import study_names
 
-    names = {**catalogue(), "variants": _variants(), "posteriors": shipped_posteriors()}
+    names = {**catalogue(), "variants": _variants(), "posteriors": shipped_posteriors(), "studies": study_names()}
     if kind is not None:
         if kind not in names:
             raise ValueError(f"unknown kind {kind!r}; the kinds are {', '.join(names)}")
@@ -148,6 +149,7 @@ def list_names(
 _LISTED = {
     "recipes": {"description": ""},
     "variants": {"description": ""},
+    "studies": {"claim": ""},
     "posteriors": {
         "data": "data",
         "eta": "eta",
@@ -200,6 +202,11 @@ def _details(kind: str, names: list[str]) -> list[str] | dict[str, dict[str, Any
             name: {**{key: getattr(recipe, key) for key in ("description", "source")}, "method": recipe.method["name"]}
             for name, recipe in varied.items()
         }
+    if kind == "studies":
+        from pyro_bnn.studies.run import find_study
+
+        studies = [find_study(name) for name in names]
+        return {s.name: {key: getattr(s, key) for key in ("claim", "source", "place", "scales")} for s in studies}
     if kind == "posteriors":
         from pyro_bnn.cards.make import headline
 
@@ -290,6 +297,66 @@ def lr_range(
     lowest = result.lrs[result.smoothed.index(min(result.smoothed))]
     advice = "the loss never fell" if result.suggestion is None else f"suggested {result.suggestion:.2g}"
     typer.echo(f"{advice} (lowest loss at {lowest:.2g}; {len(result.lrs)} of {steps} steps taken); plot: {path}")
+
+
+@app.command()
+def study(
+    name: Annotated[str, typer.Argument(help="A study's name (see `pyro-bnn list studies`).")],
+    scale: Annotated[
+        str, typer.Option(help="smoke (seconds), cpu (minutes) or source (the source's own size).")
+    ] = "cpu",
+    jobs: Annotated[int | None, typer.Option(min=1, help="Trials side by side; default the cores.")] = None,
+    show: Annotated[
+        bool, typer.Option("--list", help="Show the trials and the commands that train them; run none.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the outcome and its picture.")] = Path("runs/studies/outcomes"),
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    data_root: DataRoot = None,
+) -> None:
+    """Test a claim of the literature: run what is missing of its trials and give the verdict."""
+    from typing import cast
+
+    from pyro_bnn.studies.run import find_study, run_study, trials_of
+    from pyro_bnn.studies.study import Scale
+
+    chosen, size = find_study(name), cast(Scale, scale)
+    trials = trials_of(chosen, size)
+    if show:
+        for trial in trials:
+            typer.echo(f"{trial.cell}, seed {trial.seed}: {trial.command()}")
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(f"{name}, {scale}", total=len(trials))
+        outcome = run_study(
+            name,
+            scale=size,
+            jobs=jobs or os.cpu_count() or 1,
+            out=out,
+            data_root=data_root,
+            done=lambda finished, total: progress.update(task, completed=finished, total=total),
+        )
+    if as_json:
+        typer.echo(json.dumps(outcome, indent=2))
+        return
+    from rich.table import Table
+
+    table = Table(title=f"{name}, {scale} scale: {outcome['verdict']}", title_style="bold", caption=outcome["claim"])
+    for label in ("finding", "estimate", "interval", "pairs", "verdict"):
+        table.add_column(label, justify="left" if label in ("finding", "verdict") else "right")
+    for finding in outcome["findings"]:
+        low, high = finding["low"], finding["high"]
+        interval = "-" if low is None or low == high else f"{low:.3g} to {high:.3g}"
+        estimate = "-" if finding["estimate"] is None else f"{finding['estimate']:.4g}"
+        said = finding["verdict"] if finding["decides"] else f"({finding['verdict']})"
+        table.add_row(finding["statement"], estimate, interval, str(finding["pairs"] or "-"), said)
+    _console().print(table)
+    for line in outcome["diverged"]:
+        typer.echo(f"diverged: {line}")
+    typer.echo(f"{outcome['trials']} trials, {outcome['seeds']} seeds; outcome and picture: {out}")
 
 
 @app.command()

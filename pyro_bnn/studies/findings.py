@@ -6,8 +6,8 @@ The rules of a verdict, over paired differences d_1 ... d_n of seeds (SciPy's t 
              interval lies within (-m, m), contradicted if it lies outside, or leaves out 0 and reaches beyond m
     holds    the claim is a number: confirmed within a tolerance, contradicted without; no chance is involved
 
-What is neither is inconclusive. A trial that diverged has no number: its pair is left out of `more` and `equal`, and the
-outcome says so; with fewer than three pairs left, or no spread at all in fewer than five, they are inconclusive.
+What is neither is inconclusive. A trial that diverged has no number: its pair is left out of `more` and `equal`, and
+the outcome says so; with fewer than three pairs left, or no spread at all in fewer than five, they are inconclusive.
 """
 
 import math
@@ -49,7 +49,11 @@ class Finding:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Finding":
         """Undo `to_dict`."""
-        return cls(**{k: math.nan if v is None and k in ("estimate", "low", "high") else v for k, v in values.items()})
+        numbers: Any = {
+            key: math.nan if value is None and key in ("estimate", "low", "high") else value
+            for key, value in values.items()
+        }
+        return cls(**numbers)
 
 
 def _plain(value: Any) -> Any:
@@ -57,8 +61,9 @@ def _plain(value: Any) -> Any:
 
 
 def _finite(differences: NDArray[np.float64]) -> NDArray[np.float64]:
-    d = np.asarray(differences, dtype=float)
-    return d[np.isfinite(d)]
+    d: NDArray[np.float64] = np.asarray(differences, dtype=float)
+    finite: NDArray[np.float64] = d[np.isfinite(d)]
+    return finite
 
 
 def _unclear(statement: str, d: NDArray[np.float64], margin: float | None, decides: bool) -> Finding:

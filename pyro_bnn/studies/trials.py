@@ -1,10 +1,10 @@
 """
 Trials are run once: each leaves a record under the hash of its content, which every study finds again.
 
-A record is a flat dictionary of numbers: of a training the results table of its test rows (`s_draws`), the last epoch's
-`train_nll`, `train_kl`, `train_loss`, and `history`, a line per epoch; of a computation what it returns. A training that
-diverged leaves the reason under `diverged`. Records hold no dates and no times, so that the same seed gives the same
-record; what a trial took is written beside them.
+A record is a dictionary of numbers: of a training the results table of its test rows (`s_draws`), the last epoch's
+`train_nll`, `train_kl`, `train_loss`, and `history`, a line per epoch; of a computation what it returns. A training
+that diverged leaves the reason under `diverged`. Records hold no dates and no times, so that the same seed gives the
+same record; what a trial took is written beside them.
 
 Trials run in processes of their own, one thread each.
 """

@@ -1,0 +1,134 @@
+"""
+The gallery: docs/studies.md from the outcomes beside it.
+
+    python -m pyro_bnn.studies docs/studies
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyro_bnn.common.files import write_text
+from pyro_bnn.studies.findings import holm
+
+__all__ = ["gallery", "outcomes_in", "summary", "write_gallery"]
+
+_SCALES = ("smoke", "cpu", "source")
+
+
+def outcomes_in(folder: Path) -> list[dict[str, Any]]:
+    """Return the outcome of every study at its largest scale, by name, with the seconds it took."""
+    largest: dict[str, tuple[int, Path]] = {}
+    for path in sorted(folder.glob("*.json")):
+        name, scale, *rest = path.name.split(".")
+        if scale not in _SCALES or rest != ["json"]:
+            continue
+        rank = _SCALES.index(scale)
+        if rank >= largest.get(name, (-1, path))[0]:
+            largest[name] = (rank, path)
+    outcomes = []
+    for _, (_, path) in sorted(largest.items()):
+        outcome = json.loads(path.read_text())
+        run = path.with_suffix(".run.json")
+        outcome["seconds"] = json.loads(run.read_text())["seconds"] if run.is_file() else None
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _p_values(outcomes: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], float]:
+    """Return the Holm-adjusted p-value of every finding that decides and has one, over the whole gallery."""
+    keys, values = [], []
+    for outcome in outcomes:
+        for i, finding in enumerate(outcome["findings"]):
+            if finding["decides"] and finding["p"] is not None:
+                keys.append((outcome["study"], i))
+                values.append(finding["p"])
+    return dict(zip(keys, holm(values), strict=True))
+
+
+def summary(outcomes: Sequence[Mapping[str, Any]]) -> str:
+    """Return in a sentence how many claims were tested, and with which verdicts."""
+    count = {
+        kind: sum(o["verdict"] == kind for o in outcomes) for kind in ("confirmed", "contradicted", "inconclusive")
+    }
+    at_source = sum(outcome["scale"] == "source" for outcome in outcomes)
+    return (
+        f"{len(outcomes)} claims tested: {count['confirmed']} confirmed, {count['contradicted']} contradicted, "
+        f"{count['inconclusive']} inconclusive; {at_source} at the source's own size."
+    )
+
+
+def gallery(outcomes: Sequence[Mapping[str, Any]], pictures: str = "studies") -> str:
+    """Return the page, with pictures from the folder `pictures` beside it."""
+    adjusted = _p_values(outcomes)
+    tests = len(adjusted)
+    hours = sum(outcome["seconds"] or 0.0 for outcome in outcomes) / 3600
+    parts = [
+        "# The literature's claims, tested",
+        "",
+        f"{summary(outcomes)} All trials together took {hours:.1f} core-hours.",
+        "",
+        "Each study fixes its rule before anything runs: paired seeds, the last epoch, a validation split, margins of",
+        "equality. `pyro-bnn study NAME --scale cpu` runs it again; the same seeds give the same JSON. Intervals are",
+        f"95 % (90 % for equality). {tests} findings rest on a test at the 5 % level, so about {0.05 * tests:.1f} of",
+        "them would be confirmed by chance if every claim were false; *p, Holm* is adjusted for all of them.",
+        "",
+        "| study | claim | scale | verdict |",
+        "| --- | --- | --- | --- |",
+        *(
+            f"| [{o['study']}](#{o['study']}) | {_cell(o['claim'])} | {o['scale']} | **{o['verdict']}** |"
+            for o in outcomes
+        ),
+        "",
+    ]
+    for outcome in outcomes:
+        parts += _section(outcome, adjusted, pictures)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _section(outcome: Mapping[str, Any], adjusted: Mapping[tuple[str, int], float], pictures: str) -> list[str]:
+    name, scale = outcome["study"], outcome["scale"]
+    lines = [
+        f"## {name}",
+        "",
+        f"**{outcome['verdict'].capitalize()}** at {scale} scale. {outcome['claim']}",
+        "",
+        f"*{outcome['source']}, {outcome['place']}.* Varied: {outcome['varied']} Measured: {outcome['measured']}",
+        "",
+        f"Rule: {outcome['rule']}",
+        "",
+        f"![{name}]({pictures}/{name}.{scale}.svg)",
+        "",
+        "| finding | estimate | interval | pairs | p | p, Holm | |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | --- |",
+    ]
+    for i, finding in enumerate(outcome["findings"]):
+        low, high = finding["low"], finding["high"]
+        between = "-" if low is None else f"{low:.4g} to {high:.4g}"
+        estimate = "-" if finding["estimate"] is None else f"{finding['estimate']:.4g}"
+        p = "-" if finding["p"] is None else f"{finding['p']:.2g}"
+        after = f"{adjusted[name, i]:.2g}" if (name, i) in adjusted else "-"
+        verdict = finding["verdict"] if finding["decides"] else f"({finding['verdict']})"
+        pairs = finding["pairs"] or "-"
+        lines.append(
+            f"| {_cell(finding['statement'])} | {estimate} | {between} | {pairs} | {p} | {after} | {verdict} |"
+        )
+    took = "" if outcome["seconds"] is None else f" {outcome['seconds'] / 60:.1f} core-minutes."
+    lines += ["", f"{outcome['trials']} trials, {outcome['seeds']} seeds.{took} Not done: {outcome['not_done']}"]
+    if outcome["diverged"]:
+        lines += ["", f"Diverged: {'; '.join(outcome['diverged'])}"]
+    if outcome["explained"]:
+        lines += ["", outcome["explained"]]
+    return [*lines, ""]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def write_gallery(folder: Path) -> Path:
+    """Write the page beside the folder of outcomes, under its name."""
+    page = folder.with_suffix(".md")
+    write_text(page, gallery(outcomes_in(folder), folder.name))
+    return page

@@ -1,0 +1,130 @@
+"""
+A study from its design to its verdict: trials -> results -> findings -> JSON and picture.
+
+The JSON holds what follows from the seeds (`NAME.SCALE.json`: the same seeds give the same file), apart from what the
+run took (`NAME.SCALE.run.json`).
+"""
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from pyro_bnn.common.files import write_text
+from pyro_bnn.common.machine import cpu_name
+from pyro_bnn.studies.findings import verdict_of
+from pyro_bnn.studies.picture import picture
+from pyro_bnn.studies.study import Results, Scale, Study, Trial
+from pyro_bnn.studies.trials import default_store, run_trials, seconds_of
+from pyro_bnn.version import __version__
+
+__all__ = ["find_study", "outcome_of", "run_study", "study_names"]
+
+_HARNESS = ("__init__", "__main__", "findings", "gallery", "picture", "run", "study", "trials")
+
+
+def study_names() -> list[str]:
+    """Return the names of all studies."""
+    folder = Path(__file__).parent
+    files = (path.stem for path in folder.glob("*.py"))
+    return sorted(name.replace("_", "-") for name in files if name not in _HARNESS and not name.startswith("_"))
+
+
+def find_study(name: str) -> Study:
+    """Return a study by its name."""
+    known = study_names()
+    if name not in known:
+        raise ValueError(f"unknown study {name!r}; the studies are {', '.join(known)}")
+    study: Study = importlib.import_module(f"pyro_bnn.studies.{name.replace('-', '_')}").STUDY
+    if study.name != name:
+        raise ValueError(f"the study in {name.replace('-', '_')}.py calls itself {study.name!r}")
+    return study
+
+
+def trials_of(study: Study, scale: Scale) -> list[Trial]:
+    """Return the trials of a study at a scale."""
+    if scale not in study.scales:
+        raise ValueError(f"study {study.name!r} has no scale {scale!r}: choose {' or '.join(study.scales)}")
+    return study.design(scale)
+
+
+def run_study(
+    name: str,
+    *,
+    scale: Scale = "cpu",
+    jobs: int = 1,
+    out: str | Path | None = None,
+    store: str | Path | None = None,
+    data_root: str | Path | None = None,
+    done: Callable[[int, int], None] = lambda finished, total: None,
+) -> dict[str, Any]:
+    """
+    Run what is missing of a study, and return its outcome.
+
+    :param scale: smoke (seconds), cpu (minutes), or source (as large as the source's own).
+    :param jobs: trials side by side, each in a process and a thread of its own.
+    :param out: the folder that the outcome and its picture are written to; default: not written.
+    :param store: where trials are kept, to be found by the next run; default PYRO_BNN_STUDIES, else runs/studies.
+    :param done: told the number of trials finished, and of all.
+    """
+    study = find_study(name)
+    trials = trials_of(study, scale)
+    kept = default_store() if store is None else Path(store)
+    records = run_trials(trials, kept, jobs=jobs, data_root=data_root, done=done)
+    outcome = outcome_of(study, scale, Results(trials, records))
+    if out is not None:
+        folder = Path(out)
+        write_text(folder / f"{name}.{scale}.json", json.dumps(outcome, indent=1, sort_keys=True) + "\n")
+        write_text(folder / f"{name}.{scale}.svg", picture(outcome))
+        took = {"seconds": seconds_of(trials, kept), "machine": cpu_name(), "pyro_bnn": __version__}
+        write_text(folder / f"{name}.{scale}.run.json", json.dumps(took, indent=1) + "\n")
+    return outcome
+
+
+def outcome_of(study: Study, scale: Scale, results: Results) -> dict[str, Any]:
+    """Return the verdict, the findings and the numbers of every cell as plain data."""
+    findings = study.judge(results)
+    metric, words = study.metric
+    cells = []
+    for cell in results.cells:
+        values = results.values(cell, metric)
+        cells.append({"cell": cell, "values": [_number(v) for v in values], **_summary(values)})
+    return {
+        "study": study.name,
+        "claim": study.claim,
+        "source": study.source,
+        "place": study.place,
+        "varied": study.varied,
+        "measured": study.measured,
+        "rule": study.rule,
+        "not_done": study.not_done,
+        "explained": study.explained,
+        "scale": scale,
+        "verdict": verdict_of(findings),
+        "findings": [finding.to_dict() for finding in findings],
+        "metric": [metric, words],
+        "cells": cells,
+        "trials": len(results.trials),
+        "seeds": len({trial.seed for trial in results.trials}),
+        "diverged": results.diverged(),
+    }
+
+
+def _summary(values: Any) -> dict[str, float | None]:
+    """Return the mean and its 95 % interval over seeds."""
+    finite = values[np.isfinite(values)]
+    if len(finite) == 0:
+        return {"mean": None, "low": None, "high": None}
+    mean = float(finite.mean())
+    if len(finite) < 2 or np.ptp(finite) == 0:
+        return {"mean": mean, "low": mean, "high": mean}
+    interval = stats.ttest_1samp(finite, 0.0).confidence_interval(0.95)
+    return {"mean": mean, "low": float(interval.low), "high": float(interval.high)}
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
