@@ -22,11 +22,20 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, TypeVar
 
 __all__ = ["BUILT_IN", "KINDS", "described", "find_saved", "look_up", "names", "path_of", "register", "trusting"]
 
 T = TypeVar("T")
+
+
+def _studies() -> dict[str, str]:
+    """Return where the studies are: a file for each, and the harness under them."""
+    harness = ("__init__", "__main__", "findings", "gallery", "picture", "run", "study", "trials")
+    files = sorted(path.stem for path in (Path(__file__).parent / "studies").glob("*.py"))
+    return {stem.replace("_", "-"): f"pyro_bnn.studies.{stem}:STUDY" for stem in files if stem not in harness}
+
 
 BUILT_IN: dict[str, dict[str, str]] = {
     "models": {
@@ -105,6 +114,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "L1": "pyro_bnn.penalties.rules:L1",
         "L2": "pyro_bnn.penalties.rules:L2",
     },
+    "studies": _studies(),
     "optimizers": {},
     "schedules": {},
     "data": {},
@@ -202,7 +212,7 @@ def look_up(kind: str, name: Any) -> Any:
 
 
 def _one(kind: str) -> str:
-    return {"data": "data", "layers": "layers"}.get(kind, kind.removesuffix("s"))
+    return {"data": "data", "layers": "layers", "studies": "study"}.get(kind, kind.removesuffix("s"))
 
 
 def _load(path: str) -> Any:

@@ -126,6 +126,7 @@ def test_registered_names_of_the_page(kind: str, name: str, module: str, package
 def test_entry_points_of_the_page(package: Path) -> None:
     assert look_up("models", "shortcut_net").__module__ == "my_package.nets"
     assert look_up("optimizers", "lion").__module__ == "my_package.optimizers"
+    assert look_up("studies", "initial-deviation").name == "initial-deviation"
 
 
 def test_data_of_a_saved_recipe_are_not_imported_untrusted(package: Path) -> None:

@@ -54,7 +54,7 @@ def summary(outcomes: Sequence[Mapping[str, Any]]) -> str:
     }
     at_source = sum(outcome["scale"] == "source" for outcome in outcomes)
     return (
-        f"{len(outcomes)} claims tested: {count['confirmed']} confirmed, {count['contradicted']} contradicted, "
+        f"{len(outcomes)} claim{'' if len(outcomes) == 1 else 's'} tested: {count['confirmed']} confirmed, {count['contradicted']} contradicted, "
         f"{count['inconclusive']} inconclusive; {at_source} at the source's own size."
     )
 

@@ -5,7 +5,6 @@ The JSON holds what follows from the seeds (`NAME.SCALE.json`: the same seeds gi
 run took (`NAME.SCALE.run.json`).
 """
 
-import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from scipy import stats
 
 from pyro_bnn.common.files import write_text
 from pyro_bnn.common.machine import cpu_name
+from pyro_bnn.registry import look_up, names
 from pyro_bnn.studies.findings import verdict_of
 from pyro_bnn.studies.picture import picture
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
@@ -24,24 +24,17 @@ from pyro_bnn.version import __version__
 
 __all__ = ["find_study", "outcome_of", "run_study", "study_names"]
 
-_HARNESS = ("__init__", "__main__", "findings", "gallery", "picture", "run", "study", "trials")
-
 
 def study_names() -> list[str]:
-    """Return the names of all studies."""
-    folder = Path(__file__).parent
-    files = (path.stem for path in folder.glob("*.py"))
-    return sorted(name.replace("_", "-") for name in files if name not in _HARNESS and not name.startswith("_"))
+    """Return the names of all studies, registered ones included."""
+    return names("studies")
 
 
 def find_study(name: str) -> Study:
-    """Return a study by its name."""
-    known = study_names()
-    if name not in known:
-        raise ValueError(f"unknown study {name!r}; the studies are {', '.join(known)}")
-    study: Study = importlib.import_module(f"pyro_bnn.studies.{name.replace('-', '_')}").STUDY
-    if study.name != name:
-        raise ValueError(f"the study in {name.replace('-', '_')}.py calls itself {study.name!r}")
+    """Return a study by its name, or as "package.module:STUDY"."""
+    study = look_up("studies", name)
+    if not isinstance(study, Study):
+        raise TypeError(f"{name!r} is a {type(study).__name__}; a study is a pyro_bnn.studies.Study")
     return study
 
 
@@ -77,7 +70,7 @@ def run_study(
     records = run_trials(trials, kept, jobs=jobs, data_root=data_root, done=done)
     outcome = outcome_of(study, scale, Results(trials, records))
     if out is not None:
-        folder = Path(out)
+        folder, name = Path(out), study.name
         write_text(folder / f"{name}.{scale}.json", json.dumps(outcome, indent=1, sort_keys=True) + "\n")
         write_text(folder / f"{name}.{scale}.svg", picture(outcome))
         took = {"seconds": seconds_of(trials, kept), "machine": cpu_name(), "pyro_bnn": __version__}
