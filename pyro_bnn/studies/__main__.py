@@ -6,4 +6,5 @@ from pathlib import Path
 from pyro_bnn.studies.gallery import write_gallery
 
 if __name__ == "__main__":
-    print(write_gallery(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/studies")))
+    page = write_gallery(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/studies"))
+    sys.stdout.write(f"{page}\n")

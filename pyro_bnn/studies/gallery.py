@@ -53,8 +53,9 @@ def summary(outcomes: Sequence[Mapping[str, Any]]) -> str:
         kind: sum(o["verdict"] == kind for o in outcomes) for kind in ("confirmed", "contradicted", "inconclusive")
     }
     at_source = sum(outcome["scale"] == "source" for outcome in outcomes)
+    claims = "1 claim" if len(outcomes) == 1 else f"{len(outcomes)} claims"
     return (
-        f"{len(outcomes)} claim{'' if len(outcomes) == 1 else 's'} tested: {count['confirmed']} confirmed, {count['contradicted']} contradicted, "
+        f"{claims} tested: {count['confirmed']} confirmed, {count['contradicted']} contradicted, "
         f"{count['inconclusive']} inconclusive; {at_source} at the source's own size."
     )
 

@@ -9,6 +9,8 @@ one only if sigma^2 > s^2 / 2, and the thesis starts at sigma = 4.5e-5: theory s
 from pyro_bnn.studies.findings import Finding, equal, more
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
+__all__ = ["STUDY"]
+
 _SIZES: dict[Scale, tuple[int, int, dict[str, int], dict[str, int]]] = {
     # seeds, and of CIFAR-10 and MNIST: rows (0: all) and epochs
     "smoke": (2, 1, {"cifar10": 200, "mnist": 200}, {"cifar10": 1, "mnist": 1}),
