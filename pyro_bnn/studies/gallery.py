@@ -11,6 +11,7 @@ from typing import Any
 
 from pyro_bnn.common.files import write_text
 from pyro_bnn.studies.findings import holm
+from pyro_bnn.studies.picture import picture
 
 __all__ = ["gallery", "outcomes_in", "summary", "write_gallery"]
 
@@ -129,7 +130,10 @@ def _cell(text: str) -> str:
 
 
 def write_gallery(folder: Path) -> Path:
-    """Write the page beside the folder of outcomes, under its name."""
+    """Write the page beside the folder of outcomes, under its name, and draw every outcome anew."""
+    for path in folder.glob("*.json"):
+        if path.name.split(".")[1] in _SCALES and path.name.count(".") == 2:
+            write_text(path.with_suffix(".svg"), picture(json.loads(path.read_text())))
     page = folder.with_suffix(".md")
     write_text(page, gallery(outcomes_in(folder), folder.name))
     return page

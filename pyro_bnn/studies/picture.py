@@ -18,13 +18,15 @@ _WIDTH, _LEFT, _RIGHT, _ROW, _HEAD = 640, 210, 24, 26, 30
 _STYLE = """
 svg { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", Arial, sans-serif; }
 .paper { fill: #ffffff; } text { font-size: 11.5px; fill: #5b616e; } .name { fill: #1d1f24; }
+.title { fill: #1d1f24; font-weight: 600; font-size: 14px; }
 .head { fill: #1d1f24; font-weight: 600; font-size: 12px; } .grid { stroke: #e3e1db; } .zero { stroke: #5b616e; }
 .seed { fill: #2f5fd0; fill-opacity: .38; } .mean { fill: #2f5fd0; } .bar { stroke: #2f5fd0; stroke-width: 2; }
 .margin { fill: #8a93a6; fill-opacity: .16; }
 .confirmed { stroke: #1f8a5b; fill: #1f8a5b; } .contradicted { stroke: #c2413a; fill: #c2413a; }
 .inconclusive { stroke: #8a7434; fill: #8a7434; } .interval { stroke-width: 2; }
+.control { opacity: .6; } .title { stroke: none !important; }
 @media (prefers-color-scheme: dark) {
-  .paper { fill: #1c1f25; } text { fill: #a0a6b2; } .name, .head { fill: #e9e9ea; } .grid { stroke: #2e323a; }
+  .paper { fill: #1c1f25; } text { fill: #a0a6b2; } .name, .head, .title { fill: #e9e9ea; } .grid { stroke: #2e323a; }
   .zero { stroke: #a0a6b2; } .seed, .mean { fill: #7ea6ff; } .bar { stroke: #7ea6ff; } .margin { fill: #a0a6b2; }
   .confirmed { stroke: #5cc796; fill: #5cc796; } .contradicted { stroke: #ff8a80; fill: #ff8a80; }
   .inconclusive { stroke: #d9bf6a; fill: #d9bf6a; }
@@ -58,8 +60,13 @@ def picture(outcome: Mapping[str, Any]) -> str:
     """Return the picture of an outcome as SVG text."""
     cells = [cell for cell in outcome["cells"] if cell["mean"] is not None]
     findings = [f for f in outcome["findings"] if f["estimate"] is not None]
-    body: list[str] = []
-    y = 8.0
+    title = f"{outcome['study']}, {outcome['scale']} scale"
+    body = [
+        f'<text class="title" x="16" y="26">{escape(title)}</text>',
+        f'<text class="title {outcome["verdict"]}" x="{_WIDTH - _RIGHT}" y="26" text-anchor="end">'
+        f"{outcome['verdict']}</text>",
+    ]
+    y = 38.0
     if cells:
         y = _cells(body, cells, outcome["metric"][1], y)
     if findings:
@@ -98,7 +105,9 @@ def _findings(body: list[str], findings: Sequence[Mapping[str, Any]], y: float) 
         margin = finding["margin"]
         exact = finding["pairs"] == 0 and finding["p"] is None
         axis = _Axis([*numbers, *(() if exact else (0.0,)), *((-margin, margin) if margin and not exact else ())])
-        for line in _wrapped(f"{finding['statement']}: {finding['verdict']}", 92):
+        aside = "" if finding["decides"] else " (beside the verdict)"
+        body.append("<g>" if finding["decides"] else '<g class="control">')
+        for line in _wrapped(f"{finding['statement']}: {finding['verdict']}{aside}", 92):
             body.append(f'<text class="name" x="16" y="{y + 12:.0f}">{escape(line)}</text>')
             y += 16
         middle, kind = y + 12, finding["verdict"]
@@ -113,7 +122,7 @@ def _findings(body: list[str], findings: Sequence[Mapping[str, Any]], y: float) 
             span = f"M{axis(finding['low']):.1f},{middle:.1f} H{axis(finding['high']):.1f}"
             body.append(f'<path class="interval {kind}" d="{span}"/>')
         body.append(f'<circle class="{kind}" cx="{axis(finding["estimate"]):.1f}" cy="{middle:.1f}" r="4"/>')
-        body.append(f'<text x="{_LEFT - 12}" y="{middle + 4:.1f}" text-anchor="end">{_interval(finding)}</text>')
+        body.append(f'<text x="{_LEFT - 12}" y="{middle + 4:.1f}" text-anchor="end">{_interval(finding)}</text></g>')
         y += 34
     return y + 4
 
