@@ -5,7 +5,7 @@ import importlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -87,7 +87,20 @@ def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
 
-each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: module_of(path))
+def each_file(rule: Callable[[Path], None]) -> Callable[[], None]:
+    """Ask a rule of every file, in one test that names all those that break it."""
+
+    def test() -> None:
+        broken = []
+        for path in FILES:
+            try:
+                rule(path)
+            except AssertionError as error:
+                broken.append(f"{module_of(path)}: {error}")
+        assert not broken, "\n".join(broken)
+
+    test.__name__, test.__doc__ = rule.__name__, rule.__doc__
+    return test
 
 
 # -- who imports whom ------------------------------------------------------------------------------------------------
