@@ -4,7 +4,7 @@ Trials are run once: each leaves a record under the hash of its content, which e
 A record is a dictionary of numbers: of a training the results table of its test rows (`s_draws`), the last epoch's
 `train_nll`, `train_kl`, `train_loss`, and `history`, a line per epoch; of a computation what it returns. A training
 that diverged leaves the reason under `diverged`. Records hold no dates and no times, so that the same seed gives the
-same record; what a trial took is written beside them.
+same record; what a trial took is written beside them. Records of another version of the library are not used.
 
 Trials run in processes of their own, one thread each.
 """
@@ -24,6 +24,7 @@ from typing import Any
 
 from pyro_bnn.common.files import write_text
 from pyro_bnn.studies.study import Trial
+from pyro_bnn.version import __version__
 
 __all__ = ["default_store", "run_trials", "seconds_of"]
 
@@ -100,7 +101,10 @@ def _read(store: Path, key: str) -> dict[str, Any] | None:
     path = store / f"{key}.json"
     if not path.is_file():
         return None
-    found: dict[str, Any] = json.loads(path.read_text())["record"]
+    kept: dict[str, Any] = json.loads(path.read_text())
+    if kept.get("pyro_bnn") != __version__:  # another version may compute something else
+        return None
+    found: dict[str, Any] = kept["record"]
     return found
 
 
@@ -114,7 +118,7 @@ def _run(trial: Trial, store: Path, data_root: str | Path | None) -> dict[str, A
     started = time.perf_counter()
     record = _computed(trial) if trial.compute else _trained(trial, store, data_root)
     write_text(store / f"{trial.key()}.seconds", f"{time.perf_counter() - started:.3f}\n")
-    kept = {"content": trial.content(), "record": record}
+    kept = {"content": trial.content(), "record": record, "pyro_bnn": __version__}
     write_text(store / f"{trial.key()}.json", json.dumps(kept, sort_keys=True) + "\n")
     return record
 

@@ -132,6 +132,15 @@ def test_a_trial_is_run_once_whoever_asks(tmp_path: Path) -> None:
     assert len(again) == 8
 
 
+def test_records_of_another_version_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    CALLS.clear()
+    run_trials(trials("count", 1), tmp_path)
+    monkeypatch.setattr("pyro_bnn.studies.trials.__version__", "99")
+    run_trials(trials("count", 1), tmp_path)
+    run_trials(trials("count", 1), tmp_path)
+    assert CALLS == [0, 0]
+
+
 def test_what_was_broken_off_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
     CALLS.clear()
     with pytest.raises(KeyboardInterrupt):
