@@ -60,7 +60,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "laplace": "pyro_bnn.models.priors:Laplace",
         "normal": "pyro_bnn.models.priors:Normal",
         "scale_mixture": "pyro_bnn.models.priors:ScaleMixture",
-        "usual_penalty": "pyro_bnn.penalties.rules:UsualPenaltyPrior",
+        "usual_penalty": "pyro_bnn.penalties.network:UsualPenaltyPrior",
         "xavier": "pyro_bnn.models.priors:Xavier",
     },
     "likelihoods": {
@@ -135,9 +135,15 @@ _REGISTERED: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
 
 
 _ALSO_SAVED = frozenset(
-    ["pyro_bnn.guides.ensemble:Ensemble", "pyro_bnn.models.priors:PerLayer", "pyro_bnn.penalties.rules:PenaltyPrior"]
+    ["pyro_bnn.guides.ensemble:Ensemble", "pyro_bnn.models.priors:PerLayer", "pyro_bnn.penalties.network:PenaltyPrior"]
 )
 """Classes that descriptions hold and recipes do not name."""
+
+_SAVED_BEFORE = {
+    "pyro_bnn.penalties.rules:PenaltyPrior": "pyro_bnn.penalties.network:PenaltyPrior",
+    "pyro_bnn.penalties.rules:UsualPenaltyPrior": "pyro_bnn.penalties.network:UsualPenaltyPrior",
+}
+"""Where classes were when a description was saved -> where they are now."""
 
 
 def _check_kind(kind: str) -> None:
@@ -264,6 +270,7 @@ def find_saved(path: str, *, trust: Collection[str] = ()) -> Any:
     """
     if not isinstance(path, str) or path.count(":") != 1:
         raise ValueError(f"{path!r} is not of the form 'package.module:Name'")
+    path = _SAVED_BEFORE.get(path, path)
     for kind in KINDS:
         for value in _REGISTERED[kind].values():
             if path_of(value) == path:

@@ -32,7 +32,7 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "analysis.scores.metrics": ({"common"}, {"torch", "numpy", "torchmetrics"}),
     "models": ({"common", "registry"}, {"torch", "torchvision", "pyro"}),
     "guides": ({"common", "registry"}, {"torch", "pyro"}),
-    "penalties": ({"models", "registry"}, {"torch", "pyro", "matplotlib"}),
+    "penalties": ({"common", "models", "registry"}, {"torch", "pyro", "matplotlib"}),
     "inference": ({"common", "data"}, {"torch", "pyro", "numpy", "arviz", "matplotlib"}),
     "posterior": (
         {

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.functional import cross_entropy
 
+import pyro_bnn.penalties
 from pyro_bnn.inference import fit, kl
 from pyro_bnn.inference.kl import per_datum
 from pyro_bnn.models import BNN, likelihoods, priors
@@ -52,10 +53,12 @@ from pyro_bnn.penalties import (
     penalty_from_prior,
     plot_equivalence,
     prior_from_penalty,
+    rules,
     total_penalty,
     usual_penalty_weights,
 )
 from pyro_bnn.penalties.pruning import group_sparsity
+from pyro_bnn.posterior.rebuild import build_prior
 
 PENALTIES = [L2(), L1(), GroupLasso("incoming"), GroupLasso("outgoing")]
 KINDS = ["L2", "L1", "incoming", "outgoing"]
@@ -484,6 +487,21 @@ class TestLayerWeights:
             "weight": 1.0,
         }
         assert spec["weights"] == {"weight": 2.0}
+
+    @pytest.mark.parametrize("rule", [PenaltyPrior(L1(), {"weight": 2.0}), UsualPenaltyPrior("l1")])
+    def test_a_rule_saved_where_it_was_is_built(self, rule: Any) -> None:
+        spec = rule.spec()
+        before = {**spec, "class": f"pyro_bnn.penalties.rules:{type(rule).__name__}"}
+        assert build_prior(spec) == build_prior(before) == rule
+
+    @pytest.mark.parametrize(
+        ("name", "home"),
+        [("implied_prior", "deconvolution"), ("ImpliedPrior", "deconvolution"), ("PenaltyPrior", "network")],
+    )
+    def test_names_of_the_rules_that_moved_work(self, name: str, home: str) -> None:
+        with pytest.warns(DeprecationWarning, match=f"rules.{name} has moved to pyro_bnn.penalties.{home}"):
+            before = getattr(rules, name)
+        assert before is getattr(pyro_bnn.penalties, name)
 
 
 ROWS, CLASSES = 12, 3

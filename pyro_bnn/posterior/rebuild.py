@@ -43,7 +43,7 @@ def build_prior(spec: Mapping[str, Any], trust: Collection[str] = ()) -> Prior:
     """Build a prior from its description."""
     if spec["name"] == "PenaltyPrior":
         penalty = _built("penalties", spec["penalty"], trust)
-        prior: Prior = find_saved("pyro_bnn.penalties.rules:PenaltyPrior")(penalty, spec["weights"])
+        prior: Prior = find_saved("pyro_bnn.penalties.network:PenaltyPrior")(penalty, spec["weights"])
         return prior
     if spec["name"] == "PerLayer":
         rules = {pattern: build_prior(rule, trust) for pattern, rule in spec["rules"].items()}
