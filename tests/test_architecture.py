@@ -41,8 +41,7 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
             "models",
             "guides",
             "inference",
-            "analysis",
-            "analysis.scores.metrics",
+            "analysis",  # in what scores and exports, when it is called
             "data",
             "version",
         },
@@ -81,6 +80,11 @@ def imports(tree: ast.AST, *, only_at_import: bool = False) -> Iterator[tuple[st
         )
         if not skip_body:
             stack.extend(ast.iter_child_nodes(node))
+
+
+def at_import(path: Path) -> set[str]:
+    """What a file of the package imports of it whenever it is imported itself, not inside a function or for types."""
+    return {name for name, _ in imports(parse(path), only_at_import=True) if name.startswith("pyro_bnn.")}
 
 
 def parse(path: Path) -> ast.Module:
@@ -125,6 +129,36 @@ def test_rooms_import_only_what_they_may(path: Path) -> None:
             assert other == room or other in inside, f"{room} imports {name}"
         elif outside is not None:
             assert top in outside | STANDARD, f"{room} imports {name}"
+
+
+def test_rooms_do_not_import_each_other() -> None:
+    """At import, rooms lie one above the other: none is imported by what it imports."""
+    below: dict[str, set[str]] = {}
+    for path in FILES:
+        room = module_of(path).split(".")[1] if path.parent != PACKAGE else path.stem
+        below.setdefault(room, set()).update(name.split(".")[1] for name in at_import(path))
+    left = {room: others - {room} for room, others in below.items()}
+    while ground := {room for room, others in left.items() if not others & set(left)}:
+        left = {room: others for room, others in left.items() if room not in ground}
+    assert not left, (
+        f"in a circle, or above it: { {room: sorted(others & set(left)) for room, others in left.items()} }"
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "above"),
+    [
+        ("pyro_bnn.posterior", "analysis methods runs cli"),
+        ("pyro_bnn.analysis.report", "methods runs cli"),
+        ("pyro_bnn.inference", "models guides optim posterior analysis"),
+        ("pyro_bnn.models", "guides inference posterior"),
+        ("pyro_bnn.guides", "models inference posterior"),
+    ],
+)
+def test_a_room_comes_without_those_above_it(module: str, above: str) -> None:
+    script = f"import sys, {module}; print(*sorted(name for name in sys.modules if name.startswith('pyro_bnn.')))"
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert not {name.split(".")[1] for name in done.stdout.split()} & set(above.split())
 
 
 @each_file

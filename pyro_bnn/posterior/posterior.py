@@ -27,13 +27,9 @@ from safetensors.torch import load as safetensors_load
 from safetensors.torch import save as safetensors_save
 from torch import Tensor, nn
 
-from pyro_bnn.analysis.scores.metrics import (
-    MixtureMoments,
-    PredictiveAccumulator,
-    check_moments,
-)
 from pyro_bnn.common.contract import Guide, contract_of
 from pyro_bnn.common.files import atomic_write
+from pyro_bnn.common.mixtures import MixtureMoments, PredictiveAccumulator, check_moments
 from pyro_bnn.common.modules import evaluation_mode
 from pyro_bnn.common.own_state import KeepsTensors
 from pyro_bnn.common.turns import alone

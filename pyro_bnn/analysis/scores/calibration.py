@@ -26,7 +26,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from pyro_bnn.analysis.scores.metrics import BINS, check_bins, check_log_probs, check_predictions
+from pyro_bnn.analysis.scores.metrics import BINS, check_bins, check_predictions
+from pyro_bnn.common.mixtures import check_log_probs
 
 __all__ = ["Reliability", "adaptive_ece", "fit_temperature", "reliability", "scale_temperature"]
 

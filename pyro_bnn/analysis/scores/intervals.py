@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from pyro_bnn.analysis.scores.laws import mixture_quantile_of_laws
-from pyro_bnn.analysis.scores.metrics import check_moments, check_targets
+from pyro_bnn.analysis.scores.metrics import check_targets
+from pyro_bnn.common.mixtures import check_moments
 from pyro_bnn.inference.predictive import RealDraw
 from pyro_bnn.posterior import Posterior
 

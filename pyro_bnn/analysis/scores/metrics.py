@@ -42,6 +42,14 @@ from typing import Literal, cast, final
 import torch
 from torch import Tensor
 
+from pyro_bnn.common.mixtures import (
+    MixtureMoments,
+    PredictiveAccumulator,
+    check_log_probs,
+    check_moments,
+    entropy_of_rows,
+    wide,
+)
 from pyro_bnn.common.moments import Welford
 
 __all__ = [
@@ -153,15 +161,9 @@ def _confidence(log_probs: Tensor) -> float:
     return float(log_probs.amax(1).exp().double().mean())
 
 
-def entropy_of_rows(log_probs: Tensor) -> Tensor:
-    """Return :func:`entropy` of log-probabilities that were checked."""
-    p = log_probs.exp()
-    return -torch.where(p > 0, p * log_probs, torch.zeros_like(p)).sum(-1)
-
-
 def _ece(log_probs: Tensor, labels: Tensor, bins: int) -> float:
     top, guess = log_probs.max(1)
-    return _binned_gap(_wide(top).exp(), guess == labels, bins)
+    return _binned_gap(wide(top).exp(), guess == labels, bins)
 
 
 def _classification_metrics(log_probs: Tensor, labels: Tensor, bins: int) -> dict[str, float]:
@@ -191,7 +193,7 @@ def ece_null(
             f"point is {point}; give the share of resamples below the upper value, in [0, 1], such as 0.95"
         )
     generator = torch.Generator().manual_seed(seed)
-    p = _wide(log_probs.detach().cpu()).amax(1).exp()
+    p = wide(log_probs.detach().cpu()).amax(1).exp()
     # a label drawn from the predictive is the most probable class with probability p: no other class matters
     gaps = [_binned_gap(p, torch.bernoulli(p.clamp(max=1), generator=generator), bins) for _ in range(num_resamples)]
     values = torch.tensor(gaps, dtype=torch.float64)
@@ -237,7 +239,7 @@ def gaussian_metrics(mean: Tensor, sd: Tensor, y: Tensor, levels: Sequence[float
 
 
 def _rmse(mean: Tensor, y: Tensor) -> float:
-    return float((_wide(mean) - _wide(y)).square().mean().sqrt())
+    return float((wide(mean) - wide(y)).square().mean().sqrt())
 
 
 def _gaussian_metrics(mean: Tensor, sd: Tensor, y: Tensor, levels: Sequence[float]) -> dict[str, float]:
@@ -254,61 +256,6 @@ def _real_metrics(mean: Tensor, y: Tensor, scored: "Scored", levels: Sequence[fl
 
 
 # accumulators: one draw at a time, memory constant in S
-
-
-@final
-class PredictiveAccumulator:
-    """
-    The averaged predictive and its uncertainty from draws that come one at a time; no labels needed.
-
-    Each update takes one draw's log-probabilities (N, K). Sums are kept in float64.
-    """
-
-    def __init__(self) -> None:
-        self.num_draws = 0
-        self._log_sum = torch.empty(0)
-        self._entropies = torch.empty(0)
-
-    def update(self, log_probs: Tensor) -> None:
-        """Add one draw: log-probabilities (N, K) of one weight sample for the whole set."""
-        check_log_probs(log_probs)
-        log_probs = _wide(log_probs.detach())
-        if self.num_draws == 0:
-            self._log_sum, self._entropies = log_probs.clone(), entropy_of_rows(log_probs)
-        else:
-            if log_probs.shape != self._log_sum.shape:
-                raise ValueError(
-                    f"this draw has shape {tuple(log_probs.shape)} and the ones before {tuple(self._log_sum.shape)}; "
-                    "every draw must cover the same rows and classes"
-                )
-            self._log_sum = torch.logaddexp(self._log_sum, log_probs)
-            self._entropies += entropy_of_rows(log_probs)
-        self.num_draws += 1
-
-    @property
-    def log_probs(self) -> Tensor:
-        """Log-probabilities of the averaged predictive (N, K)."""
-        return self._log_sum - math.log(self._counted())
-
-    @property
-    def total(self) -> Tensor:
-        """Entropy of the averaged predictive (N,)."""
-        return entropy_of_rows(self.log_probs)
-
-    @property
-    def aleatoric(self) -> Tensor:
-        """Mean over draws of each draw's entropy (N,)."""
-        return self._entropies / self._counted()
-
-    @property
-    def epistemic(self) -> Tensor:
-        """Mutual information of prediction and weights (N,): total minus aleatoric."""
-        return self.total - self.aleatoric
-
-    def _counted(self) -> int:
-        if self.num_draws == 0:
-            raise ValueError("no draw has been added; call update(log_probs) at least once")
-        return self.num_draws
 
 
 @final
@@ -337,7 +284,7 @@ class ClassificationAccumulator:
         """Add one draw: log-probabilities (N, K) of one weight sample for the whole set."""
         _check_rows(log_probs, self.labels)
         self.predictive.update(log_probs)
-        self._single.update(_classification_metrics(_wide(log_probs.detach()), self.labels, self.bins))
+        self._single.update(_classification_metrics(wide(log_probs.detach()), self.labels, self.bins))
 
     def one_draw(self) -> dict[str, float]:
         """Mean of each single draw's metrics; from two draws on also their sd over draws, as `<name>_sd`."""
@@ -369,52 +316,6 @@ class Scored:
 
 
 @final
-class MixtureMoments:
-    """Mean and variances of an equal mixture of draws that come one at a time, each with a mean and an sd."""
-
-    def __init__(self, shape: torch.Size, device: torch.device | str = "cpu") -> None:
-        self.num_draws = 0
-        zeros = _wide(torch.zeros(shape, device=device))
-        self._means = Welford(zeros)
-        self._noise = zeros.clone()  # sum over draws of sd^2
-
-    def update(self, mean: Tensor, sd: Tensor) -> None:
-        """Add one draw."""
-        mean, sd = _wide(mean.detach()), _wide(sd.detach()).expand(self._noise.shape)
-        self.num_draws += 1
-        self._means.update(mean)
-        self._noise += sd.square()
-
-    @property
-    def mean(self) -> Tensor:
-        """Mean of the mixture."""
-        self.counted()
-        return self._means.mean
-
-    @property
-    def aleatoric(self) -> Tensor:
-        """Mean over draws of the noise variance."""
-        return self._noise / self.counted()
-
-    @property
-    def epistemic(self) -> Tensor:
-        """Variance over draws of the mean."""
-        self.counted()
-        return self._means.variance()
-
-    @property
-    def sd(self) -> Tensor:
-        """Standard deviation of the mixture: by the law of total variance, the root of aleatoric + epistemic."""
-        return (self.aleatoric + self.epistemic).sqrt()
-
-    def counted(self) -> int:
-        """Return how many draws there were, at least one."""
-        if self.num_draws == 0:
-            raise ValueError("no draw has been added; call update(mean, sd) at least once")
-        return self.num_draws
-
-
-@final
 class RegressionAccumulator:
     """
     The 1-sample and S-sample columns for regression: draws N(mean, sd^2) that come one at a time, in the units of y.
@@ -429,7 +330,7 @@ class RegressionAccumulator:
             raise ValueError(f"y is {y.dtype} of shape {tuple(y.shape)}; give real numbers of shape (N,) or (N, T)")
         check_levels(levels)
         check_targets(y, y)
-        self.y = _wide(y)
+        self.y = wide(y)
         self.levels = tuple(levels)
         self._single = _Moments()
         self._log_sum = torch.empty(0)
@@ -453,7 +354,7 @@ class RegressionAccumulator:
                 f"mean has shape {tuple(mean.shape)} and sd {tuple(sd.shape)}; one draw covers the whole set: "
                 f"both need y's shape {tuple(self.y.shape)}"
             )
-        mean, sd = _wide(mean.detach()), _wide(sd.detach()).expand(self.y.shape)
+        mean, sd = wide(mean.detach()), wide(sd.detach()).expand(self.y.shape)
         if scored is None:
             check_moments(mean, sd)
             cdf = _cdf(mean, sd, self.y)
@@ -530,7 +431,7 @@ def classification_table(plug_in: Tensor | None, draws: ClassificationAccumulato
         return draws.results()
     _check_rows(plug_in, draws.labels)
     check_log_probs(plug_in)
-    return {"plug_in": _classification_metrics(_wide(plug_in.detach()), draws.labels, draws.bins), **draws.results()}
+    return {"plug_in": _classification_metrics(wide(plug_in.detach()), draws.labels, draws.bins), **draws.results()}
 
 
 def regression_table(
@@ -627,13 +528,13 @@ def _of_label(values: Tensor, labels: Tensor) -> Tensor:
 
 def _log_density(mean: Tensor, sd: Tensor, y: Tensor) -> Tensor:
     """Log-density of each row (N,); the targets of a row (N, T) multiply. In float64."""
-    mean, sd, y = _wide(mean), _wide(sd), _wide(y)
+    mean, sd, y = wide(mean), wide(sd), wide(y)
     density = -0.5 * ((y - mean) / sd).square() - sd.log() - 0.5 * math.log(2 * math.pi)
     return density if y.ndim == 1 else density.sum(1)
 
 
 def _cdf(mean: Tensor, sd: Tensor, y: Tensor) -> Tensor:
-    return cast(Tensor, torch.special.ndtr((_wide(y) - _wide(mean)) / _wide(sd)))
+    return cast(Tensor, torch.special.ndtr((wide(y) - wide(mean)) / wide(sd)))
 
 
 def _coverage(scored: Scored, levels: Sequence[float]) -> dict[str, float]:
@@ -655,11 +556,6 @@ def held(scored: Scored, level: float) -> Tensor:
     return torch.where(cdf == below, one, (cdf - 0.5 >= -level / 2) & (below - 0.5 < level / 2))
 
 
-def _wide(values: Tensor) -> Tensor:
-    """Return the values in float64, where the device has it."""
-    return values if values.device.type == "mps" else values.double()
-
-
 # checks: of what is handed in, before anything is computed
 
 
@@ -674,26 +570,6 @@ def check_levels(levels: Sequence[float]) -> None:
     for level in levels:
         if not 0 < level < 1:
             raise ValueError(f"level is {level}; give the levels of central intervals in (0, 1), such as 0.9")
-
-
-def check_log_probs(log_probs: Tensor, *, shape: str = "(N, K)") -> None:
-    """Raise unless these are log-probabilities of that shape: at least one row, and every row sums to 1."""
-    free = shape.startswith("(...")
-    dims = shape.count(",") + 1
-    if not log_probs.is_floating_point() or (log_probs.ndim != dims and not free) or log_probs.numel() == 0:
-        raise ValueError(
-            f"log_probs are {log_probs.dtype} of shape {tuple(log_probs.shape)}; give log-probabilities {shape} "
-            "of at least one row"
-        )
-    # what rounding leaves: bfloat16 has 8 bits
-    allowed = 3e-2 if log_probs.dtype == torch.bfloat16 else 1e-3
-    sums = (log_probs.float() if log_probs.dtype in (torch.float16, torch.bfloat16) else log_probs).logsumexp(-1)
-    if not bool((sums.abs() < allowed).all()):  # NaN fails here too
-        row = int((~(sums.abs() < allowed)).flatten().nonzero()[0, 0])
-        raise ValueError(
-            f"row {row} of log_probs sums to exp({float(sums.flatten()[row]):.4g}) and not to 1; "
-            "give log-probabilities: apply log_softmax(-1) to logits, log to probabilities"
-        )
 
 
 def check_labels(labels: Tensor, num_rows: int, num_classes: int) -> Tensor:
@@ -724,25 +600,6 @@ def check_targets(y: Tensor, mean: Tensor) -> None:
     if not bool(y.isfinite().all()):
         row = int((~y.isfinite()).reshape(len(y), -1).any(1).nonzero()[0, 0]) if y.ndim else 0
         raise ValueError(f"row {row} of y is {y[row].tolist() if y.ndim else y}: give finite targets, or leave it out")
-
-
-def check_moments(mean: Tensor, sd: Tensor, *, any_law: bool = False) -> None:
-    """
-    Raise unless means are finite and standard deviations finite and above 0.
-
-    :param any_law: whether a law may have an infinite standard deviation, or be a point, as a rate of 0 has it.
-    """
-    if any_law:
-        if bool(mean.isnan().any()):
-            raise ValueError(
-                "this draw's law has no mean (a Cauchy has none) or the model gives NaN: check the model, or use "
-                "predictive_interval, which needs no moments"
-            )
-        if bool((sd.isnan() | (sd < 0)).any()):
-            raise ValueError("this draw has an sd that is NaN; check the model")
-        return
-    if not bool(mean.isfinite().all()) or not bool((sd.isfinite() & (sd > 0)).all()):
-        raise ValueError("this draw has a mean that is not finite or an sd that is not finite and > 0; check the model")
 
 
 def _check_scored(scored: Scored, y: Tensor) -> None:

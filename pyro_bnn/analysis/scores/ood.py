@@ -21,7 +21,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from pyro_bnn.analysis.scores.metrics import PredictiveAccumulator
+from pyro_bnn.common.mixtures import PredictiveAccumulator
 from pyro_bnn.data.standardise import plain, standardiser_of
 from pyro_bnn.inference.predictive import ClassDraw
 from pyro_bnn.posterior import Posterior

@@ -20,8 +20,9 @@ from torch import Tensor
 
 from pyro_bnn.analysis.scores.intervals import pit
 from pyro_bnn.analysis.scores.laws import Scorer
-from pyro_bnn.analysis.scores.metrics import PredictiveAccumulator, Scored, randomised_pit
+from pyro_bnn.analysis.scores.metrics import Scored, randomised_pit
 from pyro_bnn.common.contract import Guide
+from pyro_bnn.common.mixtures import PredictiveAccumulator
 from pyro_bnn.common.sites import is_subsample
 from pyro_bnn.inference.predictive import RealDraw
 from pyro_bnn.posterior import Posterior

@@ -21,7 +21,8 @@ not, and is never negative beyond rounding.
 import torch
 from torch import Tensor
 
-from pyro_bnn.analysis.scores.metrics import check_log_probs, check_moments, entropy_of_rows, log_mean_exp
+from pyro_bnn.analysis.scores.metrics import log_mean_exp
+from pyro_bnn.common.mixtures import check_log_probs, check_moments, entropy_of_rows
 from pyro_bnn.posterior import Uncertainty
 
 __all__ = ["Uncertainty", "entropy_decomposition", "mutual_information", "variance_decomposition"]
