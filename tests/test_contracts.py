@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from pyro_bnn.guides import AutoLowRankNormal, AutoMeanFieldNormal, AutoPoint
 from pyro_bnn.inference import FlatMeanField_ELBO, kl_divergence, per_datum, predictive_draws, scale_kl
 from pyro_bnn.inference.checkpoint import parameters_of
+from pyro_bnn.inference.draws import ClassDraw, draw_of
 from pyro_bnn.models import BNN, MLP, likelihoods, priors
 from pyro_bnn.optim import OPTIMIZERS
 from pyro_bnn.posterior import Posterior
@@ -336,6 +337,24 @@ def test_every_likelihood_learns_predicts_and_is_scored(name: str, guide_name: s
     else:
         torch.testing.assert_close(predicted.sum(-1), torch.ones(ROWS), rtol=1e-4, atol=1e-4)
     assert set(post.evaluate(x, y, 3)) == {"plug_in", "one_draw", "s_draws"}
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_the_law_of_a_likelihood_is_of_its_task(name: str) -> None:
+    """Classes, counts and numbers are told apart by the law alone, and its densities and samples are the draw's."""
+    likelihood, outputs, labels = LIKELIHOODS[name]
+    pyro.set_rng_seed(2)
+    output, y = torch.randn(ROWS, outputs), labels()
+    numbers = {name: torch.tensor(value) for name, (value, _) in likelihood.parameters().items()}
+    law: Any = likelihood.distribution(output, numbers)
+    draw = draw_of(law)
+    assert isinstance(draw, ClassDraw) == (likelihood.task == "classification")
+    assert draw.counts == (likelihood.task == "counts")
+    torch.testing.assert_close(draw.log_prob(y), law.log_prob(likelihood.shape_target(y, output)))
+    drawn = draw.sample(torch.Generator().manual_seed(0))
+    assert drawn.is_floating_point() != draw.whole_numbers
+    support = law.support.base_constraint if law.event_shape else law.support
+    assert bool(support.check(drawn).all())
 
 
 def test_the_table_of_likelihoods_is_complete() -> None:

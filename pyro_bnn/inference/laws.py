@@ -3,6 +3,7 @@ The law of an observation, p(y | x, w) of one weight sample: density, samples an
 
 A law has batch and event dimensions (N,) or (N, D). What is asked here is answered by its distribution alone:
 
+    class_log_probs     log-probabilities (N, K) of its labels, where it is a law of classes
     log_prob    log p(y_n | x_n, w), (N,); -inf outside the support, in float64 where the law can be taken there
     samples     drawn with a random state of their own
     in_units    the law of s y + m, where the program was trained on (y - m) / s
@@ -12,28 +13,34 @@ Counts are whole numbers: a law of counts is never rescaled, and values that are
 """
 
 import copy
-from typing import Any, TypeVar, cast, final
+from typing import Any, Protocol, TypeVar, cast, final, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import (
     AffineTransform,
+    Bernoulli,
     Distribution,
     Independent,
+    Normal,
     TransformedDistribution,
     constraints,
     transforms,
 )
+from torch.nn import functional as F
 
 from pyro_bnn.common.turns import OwnRandomness
 from pyro_bnn.data.standardise import Standardiser
 
 __all__ = [
+    "OfClasses",
     "check_values",
+    "class_log_probs",
     "elementwise",
     "in_units",
     "inside",
     "is_discrete",
+    "is_normal",
     "log_prob",
     "moments",
     "name_of",
@@ -80,6 +87,48 @@ def support_of(law: Any) -> Any:
 def is_discrete(law: Distribution) -> bool:
     """Return whether the law is one of counts."""
     return bool(support_of(law).is_discrete)
+
+
+def is_normal(law: Distribution) -> bool:
+    """Return whether mean and standard deviation say all: a Normal alone is known by them, so it is asked for."""
+    return isinstance(peeled(law), Normal)
+
+
+@runtime_checkable
+class OfClasses(Protocol):
+    """A law that says itself that it is one of classes; any other of finitely many labels is asked for each."""
+
+    @property
+    def log_probs(self) -> Tensor:
+        """Log-probabilities (..., K), normalised to the last digit."""
+
+
+def class_log_probs(law: Distribution) -> Tensor | None:
+    """
+    Return the normalised log-probabilities (B, K) of a law of classes, None of any other.
+
+    A law is one of classes if it says so (`OfClasses`), or if its values are finitely many labels: no and yes, or
+    numbers that have no mean, as torch's Categorical says. Binomial counts have one, and stay counts.
+    """
+    base = peeled(law)
+    if isinstance(base, OfClasses):
+        return base.log_probs
+    if base.event_shape or not base.has_enumerate_support:
+        return None
+    yes_or_no = support_of(base) is constraints.boolean
+    if yes_or_no and isinstance(base, Bernoulli):  # log(1 - p) from its logits keeps the digits that log p(0) loses
+        return torch.stack([F.logsigmoid(-base.logits), F.logsigmoid(base.logits)], dim=-1)
+    if not yes_or_no and _has_mean(base):
+        return None
+    values = base.enumerate_support(expand=False)  # (K, 1)
+    return torch.log_softmax(base.log_prob(values).movedim(0, -1), -1)  # torch's are off by a rounding of large logits
+
+
+def _has_mean(law: Any) -> bool:
+    try:
+        return not bool(law.mean.isnan().all())
+    except NotImplementedError:
+        return False
 
 
 def elementwise(law: TransformedDistribution) -> bool:

@@ -3,32 +3,31 @@ Predictive draws: one weight sample at a time for the whole set, in chunks of ro
 
     p(y | x, D)  ~=  (1/S) sum_s p(y | x, w_s),      w_s ~ q(w)
 
-A draw is what one weight sample says about every row: log-probabilities (N, K) for classes, mean and standard
-deviation (N, D) for numbers. Draws are yielded one by one, so whoever needs only their mean or entropy holds one at a
-time; nothing here grows with S.
+A draw is what one weight sample says about every row (`draws.py`). Draws are yielded one by one, so whoever needs only
+their mean or entropy holds one at a time; nothing here grows with S.
 """
 
 import itertools
 import warnings
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any, TypeAlias, cast, final
+from typing import Any, cast, final
 
 import pyro.poutine as poutine
 import torch
 from pyro.distributions import Unit
 from pyro.infer.autoguide import AutoGuide
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Categorical, Distribution, Normal
+from torch.distributions import Distribution
 
 from pyro_bnn.common.contract import Guide, contract_of
 from pyro_bnn.common.modules import evaluation_mode, reachable_modules
-from pyro_bnn.common.sites import innermost, is_subsample
+from pyro_bnn.common.sites import is_subsample
 from pyro_bnn.common.turns import OwnRandomness, in_turn
 from pyro_bnn.data.arrays import Inputs, first_rows, members, number_of_rows, pieces
 from pyro_bnn.data.standardise import plain
 from pyro_bnn.inference import laws as laws_of
+from pyro_bnn.inference.draws import ClassDraw, Draw, RealDraw, draw_of, joined
 
 __all__ = [
     "ClassDraw",
@@ -47,31 +46,6 @@ MOST_ROWS = 1000
 MOST_IMAGES = 250
 CACHED_BYTES = 1_600_000
 """Inputs of one pass on a CPU: what a convolution makes of so many still fits its caches."""
-
-
-@final
-@dataclass(frozen=True)
-class ClassDraw:
-    """What one weight sample says about classes: log-probabilities (N, K)."""
-
-    log_probs: Tensor
-
-
-@final
-@dataclass(frozen=True)
-class RealDraw:
-    """
-    What one weight sample says about numbers: mean and standard deviation of the noise, (N, D) each.
-
-    `laws` are the distributions themselves, chunk by chunk, where they are no Normals.
-    """
-
-    mean: Tensor
-    sd: Tensor
-    laws: tuple[Distribution, ...] = ()
-
-
-Draw: TypeAlias = ClassDraw | RealDraw
 
 
 def rows_per_pass(x: Inputs) -> int:
@@ -127,33 +101,11 @@ def _observed_site(trace: Any, latents: Container[str]) -> str:
     return next(iter(sites))
 
 
-def _as_draw(fn: Distribution) -> Draw:
-    base = innermost(fn)
-    if isinstance(base, Categorical):
-        exact = getattr(base, "log_probs", None)  # torch's own logits are off by a rounding of large ones
-        return ClassDraw(base.logits.log_softmax(-1) if exact is None else exact)  # (B, K)
-    if isinstance(base, Bernoulli):
-        logits = base.logits
-        positive, negative = nn.functional.logsigmoid(logits), nn.functional.logsigmoid(-logits)
-        return ClassDraw(torch.stack([negative, positive], dim=-1))  # (B, 2)
-    mean, sd = laws_of.moments(fn)
-    laws = () if isinstance(base, Normal) else (fn,)
-    return RealDraw(mean, sd, laws) if mean.dim() > 1 else RealDraw(mean.unsqueeze(-1), sd.unsqueeze(-1), laws)
-
-
-def _join(parts: list[Draw]) -> Draw:
-    if isinstance(parts[0], ClassDraw):
-        return ClassDraw(torch.cat([p.log_probs for p in parts if isinstance(p, ClassDraw)]))
-    real = [p for p in parts if isinstance(p, RealDraw)]
-    laws = tuple(law for p in real for law in p.laws)
-    return RealDraw(torch.cat([p.mean for p in real]), torch.cat([p.sd for p in real]), laws)
-
-
 def _one_draw(model: Callable[..., Any], latents: dict[str, Tensor], parts: Sequence[Inputs]) -> Draw:
     together = getattr(model, "observation_in_parts", None)
     if together is not None:
-        return _as_draw(together(parts, latents))
-    return _join([_as_draw(observation(model, latents, part)) for part in parts])
+        return draw_of(together(parts, latents))
+    return joined([draw_of(observation(model, latents, part)) for part in parts])
 
 
 def guide_trace(guide: Callable[..., Any], model: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -301,15 +253,4 @@ def observation_log_prob(draw: Draw, y: Tensor, *, missing: bool = False) -> Ten
 
     :param missing: whether NaN marks elements of y that are not known; they contribute 0.
     """
-    if isinstance(draw, ClassDraw):
-        return draw.log_probs.gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
-    if draw.laws:
-        parts = y.split([laws_of.shape_of(law)[0] for law in draw.laws])
-        if not missing and y.is_floating_point() and bool(y.isnan().any()):
-            raise ValueError("y contains NaN: leave those rows out, or pass missing=True")
-        return torch.cat([laws_of.log_prob(law, part) for law, part in zip(draw.laws, parts, strict=True)])
-    target = y.unsqueeze(-1) if y.dim() == 1 else y
-    known = ~target.isnan() if missing else torch.ones_like(target, dtype=torch.bool)
-    # a draw in the units of one target is (N,), and beside (N, 1) would be taken for N targets
-    fn: Any = Normal(draw.mean.reshape(target.shape), draw.sd.expand_as(draw.mean).reshape(target.shape))
-    return torch.where(known, fn.log_prob(torch.where(known, target, 0.0)), 0.0).sum(-1)
+    return draw.log_prob(y, missing=missing)

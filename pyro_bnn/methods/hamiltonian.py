@@ -12,7 +12,7 @@ import torch
 
 from pyro_bnn.guides import AutoPoint, StoredDraws
 from pyro_bnn.inference.checkpoint import load_state, save_state
-from pyro_bnn.inference.predictive import ClassDraw, predictive_draws
+from pyro_bnn.inference.predictive import predictive_draws
 from pyro_bnn.inference.samplers.mcmc import MIN_CHAINS, MIN_DRAWS, check_sampled, convergence, run_chain
 from pyro_bnn.methods.base import (
     INTERRUPTED,
@@ -123,12 +123,12 @@ class Hamiltonian(Method, ABC):
 def _convergence(work: Work, guide: StoredDraws, rows: int = 50) -> dict[str, Any]:
     """Return R-hat and ESS of what the chains predict at some training rows."""
     x = work.parts.data.train.x[:rows]
-    found = []
+    predictions = []
     for s in range(guide.num_draws):
-        one = StoredDraws.from_flat(work.parts.model, guide.draws[s : s + 1])
-        draw = next(iter(predictive_draws(work.parts.model, one, x, 1)))
-        found.append(draw.log_probs.exp() if isinstance(draw, ClassDraw) else draw.mean)
-    return convergence(torch.stack(found).unflatten(0, (guide.chains, -1))).to_dict()
+        alone = StoredDraws.from_flat(work.parts.model, guide.draws[s : s + 1])
+        draw = next(iter(predictive_draws(work.parts.model, alone, x, 1)))
+        predictions.append(draw.prediction)
+    return convergence(torch.stack(predictions).unflatten(0, (guide.chains, -1))).to_dict()
 
 
 @final

@@ -280,7 +280,7 @@ class Posterior:
         numbers: MixtureMoments | None = None
         for draw in self.stream(x, num_samples, chunk=chunk, seed=seed, standardised=standardised):
             if isinstance(draw, ClassDraw):
-                p = draw.log_probs.exp()  # (N, K)
+                p = draw.prediction  # (N, K)
                 probabilities = p.double() if probabilities is None else probabilities.add_(p)
             else:
                 numbers = _add(draw, numbers)
@@ -299,11 +299,8 @@ class Posterior:
         standardised: bool | None = None,
     ) -> Tensor:
         """Return one row of predictions per weight sample: probabilities (S, N, K), or means (S, N, D)."""
-        found = [
-            draw.log_probs.exp() if isinstance(draw, ClassDraw) else draw.mean
-            for draw in self.stream(x, num_samples, chunk=chunk, seed=seed, standardised=standardised)
-        ]
-        return torch.stack(found)
+        drawn = self.stream(x, num_samples, chunk=chunk, seed=seed, standardised=standardised)
+        return torch.stack([draw.prediction for draw in drawn])
 
     def stream(
         self,

@@ -3,14 +3,16 @@
 import importlib.util
 import math
 import warnings
+from dataclasses import dataclass
 
+import pyro.distributions as dist
 import pytest
 import torch
 from torch import nn
 
 from pyro_bnn.guides import AutoPoint
 from pyro_bnn.inference import fit, kl
-from pyro_bnn.inference.samplers.laplace import laplace_draws
+from pyro_bnn.inference.samplers.laplace import check_laplace, laplace_draws
 from pyro_bnn.models import BNN, likelihoods, priors
 from pyro_bnn.optim import Adam
 
@@ -62,6 +64,42 @@ def test_the_factored_hessians_have_the_order_of_the_sites(structure):
     assert bool((sd < 0.7 * (1 + 5 / math.sqrt(8000))).all())  # data cannot widen the prior
     z = (draws.mean(0) - guide.loc.detach()) / (sd / math.sqrt(4000))
     assert float(z.abs().max()) < 5  # 32 numbers: false alarm under 1e-4
+
+
+@dataclass(frozen=True)
+class Softmax(likelihoods.Likelihood):
+    """The categorical likelihood under another name."""
+
+    task = "classification"
+
+    def distribution(self, output, parameters=None):
+        return dist.Categorical(logits=output)
+
+    def shape_target(self, y, output):
+        return y
+
+
+@pytest.mark.parametrize("likelihood", [likelihoods.Gaussian(0.3), likelihoods.Categorical(), Softmax()])
+def test_a_likelihood_is_taken_by_its_law(likelihood):
+    model, _, _ = linear(likelihood, net=nn.Sequential(nn.Linear(3, 2)))
+    check_laplace(model)
+
+
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        likelihoods.Categorical(link="sigmoid"),
+        likelihoods.Bernoulli(),
+        likelihoods.HeteroscedasticGaussian(),
+        likelihoods.StudentT(),
+        likelihoods.Poisson(),
+    ],
+    ids=lambda likelihood: type(likelihood).__name__,
+)
+def test_other_laws_are_refused(likelihood):
+    model, _, _ = linear(likelihood, net=nn.Sequential(nn.Linear(3, likelihood.outputs(1))))
+    with pytest.raises(ValueError, match=f"'{type(likelihood).__name__}' has no Laplace approximation"):
+        check_laplace(model)
 
 
 @pytest.mark.skipif(installed, reason="laplace-torch is installed")

@@ -44,15 +44,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pyro_bnn.analysis.scores.laws import sampled
 from pyro_bnn.analysis.scores.prior_check import PriorGuide
 from pyro_bnn.analysis.scores.signal_to_noise import draw_sites, latent_values
 from pyro_bnn.common.contract import Wrapper, contract_of
 from pyro_bnn.common.modules import evaluation_mode
 from pyro_bnn.data.checks import check_finite
 from pyro_bnn.data.standardise import plain, standardiser_of
-from pyro_bnn.inference.laws import check_values, is_discrete, log_prob, shape_of
-from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, observation_log_prob
+from pyro_bnn.inference.draws import ClassDraw, Draw, RealDraw
+from pyro_bnn.inference.laws import check_values
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.version import __version__
 
@@ -397,9 +396,8 @@ def _predictive_variables(first: Draw, group: str, lead: tuple[int, ...], n: int
 
 
 def _kind_of(draw: Draw) -> Any:
-    """Return the type of observations: whole numbers for classes and counts."""
-    counts = isinstance(draw, ClassDraw) or (bool(draw.laws) and is_discrete(draw.laws[0]))
-    return np.int64 if counts else np.float32
+    """Return the type of observations."""
+    return np.int64 if draw.whole_numbers else np.float32
 
 
 def _prediction_variables(first: Draw, lead: tuple[int, ...], n: int) -> list[_Variable]:
@@ -413,14 +411,7 @@ def _prediction_variables(first: Draw, lead: tuple[int, ...], n: int) -> list[_V
 
 def _sampled(draw: Draw, generator: torch.Generator) -> NDArray[Any]:
     """One label or target for every row, drawn from a draw's predictive."""
-    if isinstance(draw, ClassDraw):
-        p = draw.log_probs.exp().cpu()
-        return torch.multinomial(p, 1, generator=generator)[:, 0].numpy()
-    drawn = sampled(draw, generator)
-    if draw.laws and is_discrete(draw.laws[0]):
-        # what is beyond any count, as draws of a wide prior may be, is kept from turning negative
-        return drawn.double().clamp(max=2.0**62).long().numpy()
-    return _numpy(drawn)
+    return _numpy(draw.sample(generator))
 
 
 def _log_prior(model: Callable[..., Any], x: Tensor, values: Mapping[str, Tensor]) -> float:
@@ -639,21 +630,22 @@ def _write_draws(
         c, s = places.of(recorder.last)
         chosen.write(arrays["posterior"], c, s, recorder.last)
         alone = x_new is x or (isinstance(draw, RealDraw) and bool(draw.laws))  # laws are not cut: what they say is
-        here = draw if alone else _rows(draw, slice(None, len(x)))
+        here = draw if alone else draw.rows(slice(None, len(x)))
         drawn = _sampled(here, generator)
         arrays["posterior_predictive"]["obs"][c, s] = drawn[: len(x)]
-        _write_prediction(arrays["predictions"], c, s, here if x_new is x else _rows(draw, slice(len(x), None)))
+        _write_prediction(arrays["predictions"], c, s, draw, 0 if x_new is x else len(x))
         with posterior.turn():
             arrays["sample_stats"]["log_prior"][c, s] = _log_prior(posterior.model, plain(x), recorder.last)
         if y is not None:
             arrays["log_likelihood"]["obs"][c, s] = _numpy(_pointwise(here, y, drawn)[: len(x)])
 
 
-def _write_prediction(arrays: Mapping[str, Array], c: int, s: int, draw: Draw) -> None:
+def _write_prediction(arrays: Mapping[str, Array], c: int, s: int, draw: Draw, first: int) -> None:
+    """Write what a draw predicts for the rows from `first` on."""
     if isinstance(draw, ClassDraw):
-        arrays["probability"][c, s] = _numpy(draw.log_probs.exp())
+        arrays["probability"][c, s] = _numpy(draw.prediction[first:])
     else:
-        arrays["mean"][c, s], arrays["sd"][c, s] = _numpy(draw.mean), _numpy(draw.sd)
+        arrays["mean"][c, s], arrays["sd"][c, s] = _numpy(draw.mean[first:]), _numpy(draw.sd[first:])
 
 
 def _write_prior(
@@ -672,23 +664,12 @@ def _write_prior(
         arrays["prior_predictive"]["obs"][0, s] = _sampled(draw, generator)
 
 
-def _rows(draw: Draw, part: slice) -> Draw:
-    return ClassDraw(draw.log_probs[part]) if isinstance(draw, ClassDraw) else RealDraw(draw.mean[part], draw.sd[part])
-
-
 def _pointwise(draw: Draw, y: Tensor, drawn: NDArray[Any]) -> Tensor:
     """Log p(y_i | x_i, w) of one draw (N,); of further rows, which have no y, that of what was drawn for them."""
-    if isinstance(draw, ClassDraw):
-        return observation_log_prob(draw, y.to(draw.log_probs.device))
-    if draw.laws:
+    if len(draw.prediction) > len(y):
         rest = torch.from_numpy(drawn[len(y) :]).double()
-        whole = torch.cat([y.cpu().double(), rest.reshape(len(rest), *y.shape[1:])])
-        parts = whole.split([shape_of(law)[0] for law in draw.laws])
-        return torch.cat([log_prob(law, part, wide=True) for law, part in zip(draw.laws, parts, strict=True)])
-    if draw.mean.ndim == 1:
-        draw = RealDraw(draw.mean[:, None], draw.sd[:, None])
-    draw = RealDraw(draw.mean.double(), draw.sd.double())
-    return observation_log_prob(draw, y.to(draw.mean.device))
+        y = torch.cat([y.cpu().double(), rest.reshape(len(rest), *y.shape[1:])])
+    return draw.log_prob(y.to(draw.prediction.device), wide=True)
 
 
 @final

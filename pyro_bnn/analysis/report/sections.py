@@ -13,7 +13,6 @@ from torch import Tensor
 from pyro_bnn.analysis.report import figures
 from pyro_bnn.analysis.scores.calibration import adaptive_ece, reliability, scale_temperature
 from pyro_bnn.analysis.scores.evaluation import ClassEvaluation, Evaluation, RealEvaluation
-from pyro_bnn.analysis.scores.laws import sampled
 from pyro_bnn.analysis.scores.metrics import classification_metrics
 from pyro_bnn.analysis.scores.ood import accumulate, ood_scores, ood_table
 from pyro_bnn.analysis.scores.prior_check import prior_posterior
@@ -336,7 +335,7 @@ def prior_predictive(posterior: Posterior, x: Tensor, evaluation: Evaluation, se
         if isinstance(draw, ClassDraw):
             confidences.append(draw.log_probs.amax(1).exp().cpu())
         else:
-            targets.append(sampled(draw, generator))
+            targets.append(draw.sample(generator))
     if isinstance(evaluation, ClassEvaluation):
         return figures.prior_figure(torch.cat(confidences), evaluation.log_probs.amax(1).exp())
     return figures.prior_data_figure(torch.cat(targets).double(), evaluation.y)

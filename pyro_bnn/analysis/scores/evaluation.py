@@ -25,7 +25,6 @@ from pyro_bnn.analysis.scores.metrics import (
 from pyro_bnn.common.contract import contract_of
 from pyro_bnn.data.arrays import first_rows, number_of_rows
 from pyro_bnn.data.checks import check_finite
-from pyro_bnn.inference.laws import is_discrete
 from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw
 from pyro_bnn.posterior import Posterior
 
@@ -169,8 +168,9 @@ def evaluate_rows(
         with suppress(NotImplementedError):  # some of Pyro's guides name one and have none
             point = next(posterior.stream(x, 1, plug_in=True, **options))
     draws = posterior.stream(x, num_samples, seed=seed, **options)
-    if not y.is_floating_point() and not _takes_counts(
-        point or next(posterior.stream(first_rows(x), 1, seed=seed, **options))
+    if (
+        not y.is_floating_point()
+        and not (point or next(posterior.stream(first_rows(x), 1, seed=seed, **options))).counts
     ):
         labels = y.long().cpu()
         classes = ClassificationAccumulator(labels)
@@ -197,10 +197,6 @@ def evaluate_rows(
         scored.cdf,
         scored.below,
     )
-
-
-def _takes_counts(draw: Draw) -> bool:
-    return isinstance(draw, RealDraw) and bool(draw.laws) and is_discrete(draw.laws[0])
 
 
 def _log_probs(draw: Draw) -> Tensor:

@@ -29,7 +29,7 @@ from pyro_bnn.common.turns import OwnRandomness
 from pyro_bnn.inference import laws as laws_of
 from pyro_bnn.inference.predictive import RealDraw
 
-__all__ = ["Scorer", "cdf", "mixture_quantile_of_laws", "sampled"]
+__all__ = ["Scorer", "cdf", "mixture_quantile_of_laws"]
 
 _SAMPLES = 1000
 _SAMPLES_AT_ONCE = 50
@@ -135,14 +135,6 @@ def _summed(law: Distribution, y: Tensor) -> Tensor | None:
         fits = laws_of.inside(law, here)
         total += torch.where(fits & (y >= k), law.log_prob(torch.where(fits, here, y)).exp(), 0.0)
     return total
-
-
-def sampled(draw: RealDraw, generator: torch.Generator) -> Tensor:
-    """Return one target for every row, drawn from a draw's law, in the shape of its mean."""
-    if not draw.laws:
-        return draw.mean.cpu() + draw.sd.cpu() * torch.randn(draw.mean.shape, generator=generator)
-    seeded = OwnRandomness(int(torch.randint(2**62, (), generator=generator)))
-    return torch.cat([laws_of.samples(law, seeded).cpu() for law in draw.laws]).reshape(draw.mean.shape)
 
 
 @final

@@ -14,6 +14,7 @@ import copy
 import importlib
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Literal, cast
 
 import pyro.distributions as dist
@@ -23,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pyro_bnn.common.sites import innermost
 from pyro_bnn.data.split import as_split
+from pyro_bnn.inference import laws
 from pyro_bnn.inference.door import known_dtype
 
 __all__ = ["import_laplace", "laplace_draws"]
@@ -44,13 +46,20 @@ def _precision(name: str, prior: Any) -> float:
     return 1 / float(base.scale.reshape(-1)[0]) ** 2
 
 
-def _likelihood(model: Any) -> tuple[str, dict[str, float]]:
-    spec = model.likelihood.spec()
-    if spec["name"] == "Categorical" and spec["link"] == "softmax":
-        return "classification", {}
-    if spec["name"] == "Gaussian":
-        return "regression", {"sigma_noise": spec["noise"]}
-    raise ValueError(f"likelihood {spec['name']!r} has no Laplace approximation here: use categorical or gaussian")
+def _family(likelihood: Any) -> tuple[str, dict[str, float]]:
+    """Return what the package calls the law of outputs f, and its numbers: softmax(f), or N(f, s^2) with s fixed."""
+    f = torch.linspace(-1, 1, 8, dtype=torch.float64).reshape(2, 4)
+    if not likelihood.parameters():
+        with suppress(ValueError):  # of a likelihood for another number of outputs
+            law = likelihood.distribution(f)
+            log_probs, base = laws.class_log_probs(law), laws.peeled(law)
+            if log_probs is not None and log_probs.shape == f.shape and torch.allclose(log_probs, f.log_softmax(-1)):
+                return "classification", {}
+            if laws.is_normal(law) and torch.equal(base.loc, f) and bool((base.scale == base.scale.max()).all()):
+                return "regression", {"sigma_noise": float(base.scale.max())}
+    raise ValueError(
+        f"likelihood {likelihood.spec()['name']!r} has no Laplace approximation here: use categorical or gaussian"
+    )
 
 
 def check_laplace(model: Any, structure: str = "kron", draws: int = 1) -> None:
@@ -59,7 +68,7 @@ def check_laplace(model: Any, structure: str = "kron", draws: int = 1) -> None:
         raise ValueError(f"structure={structure!r} is unknown: pass 'kron', 'diag' or 'full'")
     if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
         raise ValueError(f"draws={draws!r}: pass an integer of at least 1")
-    _likelihood(model)
+    _family(model.likelihood)
     priors = model.priors()
     for name in model.random_names:
         _precision(name, priors[name])
@@ -100,7 +109,7 @@ def laplace_draws(
     :param eta: tempering, as in training.
     """
     check_laplace(model, structure, draws)
-    kind, numbers = _likelihood(model)
+    kind, numbers = _family(model.likelihood)
     priors = model.priors()
     precisions = [_precision(name, priors[name]) for name in model.random_names]
     laplace = import_laplace()
