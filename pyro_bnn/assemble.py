@@ -231,8 +231,7 @@ def load_rows(recipe: Recipe, data_root: str | Path | None = None, *, find: Call
         make = known("data", source)
         own = {key: arguments.pop(key) for key in inspect.signature(make).parameters if key in arguments}
         source = make(**own)
-    counts = recipe.likelihood["name"] != "auto" and known("likelihoods", recipe.likelihood["name"]).task == "counts"
-    unit = {"standardise": "x"} if counts else {}  # counts stay counts
+    unit = {"standardise": "x"} if _of_counts(recipe, known) else {}  # counts stay counts
     settings = {"val_fraction": recipe.val_fraction, "seed": recipe.seed, **unit, **arguments}
     data = load_data(source, root=data_root, **settings)
     if unit and data.y_standardiser is not None:
@@ -241,6 +240,12 @@ def load_rows(recipe: Recipe, data_root: str | Path | None = None, *, find: Call
             "standardised: leave it out, or pass 'x' or False"
         )
     return data
+
+
+def _of_counts(recipe: Recipe, known: Callable[[str, str], Any]) -> bool:
+    """Return whether the recipe's likelihood is one of counts; 'auto' never is."""
+    name = recipe.likelihood["name"]
+    return name != "auto" and known("likelihoods", name).task == "counts"  # type: ignore[no-any-return]
 
 
 def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
@@ -257,15 +262,9 @@ def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
     build_optimizer(recipe)
     layers = _layers(recipe)
     kl = from_spec(recipe.kl) * tempered(recipe.eta)
-    counts = recipe.likelihood["name"] != "auto" and look_up("likelihoods", recipe.likelihood["name"]).task == "counts"
-    if counts:  # they stay as they were counted
+    if _of_counts(recipe, look_up):  # they stay as they were counted
         recipe = recipe.changed({"data_args": {"standardise": "x", **recipe.data_args}})
     data = load_rows(recipe, data_root)
-    if counts and data.y_standardiser is not None:
-        raise ValueError(
-            f"data_args.standardise={recipe.data_args['standardise']!r} standardises the targets, and counts are never "
-            "standardised: leave it out, or pass 'x' or False"
-        )
     if recipe.batch_size > len(data.train):
         raise ValueError(
             f"batch_size={recipe.batch_size} is more than the {len(data.train)} training rows of {data.name!r}: "
