@@ -1,7 +1,7 @@
 """
-Every kind of posterior in one table: `python -m benchmarks.posteriors` writes docs/posteriors.md.
+Every method in one table: `python -m benchmarks.posteriors` writes docs/posteriors.md.
 
-Two parts. On mnist-mini all kinds train LeNet-5 for the same number of passes over the same rows, from the same starts,
+Two parts. On mnist-mini all methods train LeNet-5 for as many passes over the same rows, from the same starts,
 on three seeds: accuracy, predictive NLL, ECE, Brier, OOD AUROC, held-out elpd, seconds. On a regression with 20 rows,
 small enough for NUTS, the table says how far each posterior's function draws are from NUTS, with NUTS against NUTS as
 the floor.
@@ -79,7 +79,7 @@ def score(run: Run, seed: int) -> dict[str, float]:
 
 
 def images(seeds: Sequence[int], names: Sequence[str], **settings: Any) -> dict[str, list[dict[str, float]]]:
-    """Train and score every kind on every seed."""
+    """Train and score every method on every seed."""
     rows: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for seed in seeds:
         for name in names:
@@ -213,7 +213,7 @@ def distance(found: Tensor, reference: Tensor) -> dict[str, float]:
 
 
 def against_nuts(quick: bool) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
-    """Run NUTS twice and every kind once; return the distances and the verdict on NUTS."""
+    """Run NUTS twice and every other method once; return the distances and the verdict on NUTS."""
     chains: dict[str, Any] = {"name": "nuts", "chains": 4, "warmup": 300, "draws": 300, "max_tree_depth": 7}
     if quick:
         chains |= {"warmup": 30, "draws": 30, "max_tree_depth": 5}
@@ -296,7 +296,7 @@ LeNet-5 on mnist-mini (4,500 training rows, 1,000 test rows), eta = 0.1, {epochs
 of an ensemble share them), {seeds} paired seeds, {draws} draws. Mean ± sd over seeds; the last column is the paired
 difference with its 95 % t interval, and below 0 is better than mean field. OOD: entropy on test images with shuffled
 pixels. Step sizes of the Langevin samplers, the dropout rate and where averages begin were chosen among two or three
-values each on the validation rows of another seed; all else is the recipe's. The table compares kinds at this budget
+values each on the validation rows of another seed; all else is the recipe's. The table compares methods at this budget
 and size and nothing else.
 """
 BIASES = """
@@ -334,7 +334,7 @@ def page(rows: Any, found: Any, verdict: Mapping[str, Any], seeds: Sequence[int]
     command = f"python -m benchmarks.posteriors{' --quick' if quick else ''}"
     parts = [
         "# Posteriors compared\n",
-        f"Made by `{command}`; every kind is a line of a recipe (`posterior = ...`).\n",
+        f"Made by `{command}`; every method is a line of a recipe (`method = ...`).\n",
         "## Digits, equal budgets",
         INTRODUCTION.format(epochs=EPOCHS, seeds=len(seeds), draws=DRAWS),
         *image_table(rows),

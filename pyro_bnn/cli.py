@@ -136,8 +136,8 @@ def list_names(
         table.add_column("", no_wrap=len(columns) == 1, overflow="fold")  # figures stay whole, long names wrap
         for label in columns.values():
             table.add_column(label, no_wrap=len(columns) > 1)
-        for name, told in details.items():
-            table.add_row(f"[bold]{name}[/bold]", *(_told(told, column) for column in columns))
+        for name, detail in details.items():
+            table.add_row(f"[bold]{name}[/bold]", *(_shown(detail, column) for column in columns))
     else:
         table = Table(show_header=False, box=None, padding=(0, 2))
         for key, values in names.items():
@@ -161,7 +161,7 @@ _LISTED = {
 }
 
 
-def _told(details: dict[str, Any], key: str) -> str:
+def _shown(details: dict[str, Any], key: str) -> str:
     value = details.get(key)
     if value is None:
         return "-"

@@ -249,11 +249,11 @@ def _with_new_keys(values: Any, *, warn: bool = True) -> Any:
 
 def _dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the leaves of nested tables by dotted key; an empty table, or one with a name, is a leaf."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in table.items():
         nested = isinstance(value, Mapping) and value and "name" not in value
-        found |= _dotted(value, f"{prefix}{key}.") if nested else {prefix + key: value}
-    return found
+        flat |= _dotted(value, f"{prefix}{key}.") if nested else {prefix + key: value}
+    return flat
 
 
 def _put(values: dict[str, Any], key: str, value: Any) -> None:

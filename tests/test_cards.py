@@ -278,6 +278,9 @@ def test_the_commands_make_the_same_recipes(card: Path, runs: dict[str, Path]) -
         program, verb, name, *rest = shlex.split(command)
         assert (program, verb, name) == ("pyro-bnn", "train", "mlp-mnist-mini")
         assert rest[::2] == ["--set"] * (len(rest) // 2)
+        keys = [given.partition("=")[0] for given in rest[1::2]]
+        assert len(set(keys)) == len(keys)
+        assert "method.name" not in keys  # which `method=` says
         settings = parse_settings(rest[1::2])
         assert assemble(find_recipe(name).changed(settings)).recipe == assemble_of(runs[f"{kind}-3"])
     assert "method=map" in told["twin"]["command"]

@@ -75,13 +75,13 @@ def learning_curves(name: str, posteriors: Sequence[History], twins: Sequence[Hi
 def _said(
     drawn: Sequence[tuple[str, str, list[list[tuple[float, float]]]]], heading: str, best: Any, percent: bool
 ) -> str:
-    told = []
+    phrases = []
     for _, words, lines in drawn:
         if lines:
             ends, tops = [line[-1][1] for line in lines], [best(value for _, value in line) for line in lines]
             end, top = (f"{100 * v:.1f} %" if percent else f"{v:.3f}" for v in (_mean(ends), _mean(tops)))
-            told.append(f"of the {words} best {top}, in the last epoch {end}")
-    return f"{heading}, mean over the lines: {'; '.join(told)}."
+            phrases.append(f"of the {words} best {top}, in the last epoch {end}")
+    return f"{heading}, mean over the lines: {'; '.join(phrases)}."
 
 
 def _mean(values: Sequence[float]) -> float:

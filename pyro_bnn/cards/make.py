@@ -97,9 +97,9 @@ def _calibrated(column: Mapping[str, float], log_probs: Tensor) -> dict[str, Any
 
 def _classes(run: FinishedRun, draws: int) -> ClassEvaluation:
     test = run.data.test
-    found = evaluate_rows(run.posterior, test.x, test.y, draws, seed=run.recipe.seed)
-    assert isinstance(found, ClassEvaluation)
-    return found
+    evaluation = evaluate_rows(run.posterior, test.x, test.y, draws, seed=run.recipe.seed)
+    assert isinstance(evaluation, ClassEvaluation)
+    return evaluation
 
 
 def _outside(run: FinishedRun, data_root: str | Path | None) -> dict[str, Tensor]:
@@ -107,7 +107,7 @@ def _outside(run: FinishedRun, data_root: str | Path | None) -> dict[str, Tensor
     return {**sister_sets(run, _OUTSIDE_ROWS, data_root), **default_outside(run.data.test.x, rows=_OUTSIDE_ROWS)}
 
 
-def _told_apart(
+def _unfamiliar_scores(
     run: FinishedRun, evaluation: ClassEvaluation, data_root: str | Path | None
 ) -> dict[str, dict[str, float]]:
     """Return AUROC by unfamiliar set and score; a point has no mutual information."""
@@ -126,7 +126,7 @@ def _told_apart(
 class _Scored:
     """What one seed gave, as it stands in the card, and the rows that differences are taken of."""
 
-    told: dict[str, Any]
+    numbers: dict[str, Any]
     evaluation: ClassEvaluation
 
 
@@ -135,14 +135,14 @@ class _Scored:
 class _ScoredTwin:
     """Likewise for a twin: predictives (N, K), raw and temperature-scaled (None without validation rows)."""
 
-    told: dict[str, Any]
+    numbers: dict[str, Any]
     raw: Tensor
     scaled: Tensor | None
 
 
 def _score(run: FinishedRun, evaluation: ClassEvaluation, data_root: str | Path | None) -> _Scored:
     table = evaluation.table
-    told: dict[str, Any] = {
+    numbers: dict[str, Any] = {
         "seed": run.recipe.seed,
         "epochs": run.results.get("epochs"),
         "best_epoch": run.results.get("best_epoch"),
@@ -151,25 +151,26 @@ def _score(run: FinishedRun, evaluation: ClassEvaluation, data_root: str | Path 
         "date": run.results.get("date"),
         **{column: _shown(table[column]) for column in ("plug_in", "one_draw") if column in table},
         "s_draws": _calibrated(table["s_draws"], evaluation.log_probs),
-        "ood": _told_apart(run, evaluation, data_root),
+        "ood": _unfamiliar_scores(run, evaluation, data_root),
     }
-    return _Scored(told, evaluation)
+    return _Scored(numbers, evaluation)
 
 
 def _score_twin(run: FinishedRun, data_root: str | Path | None) -> _ScoredTwin:
     evaluation, val = _classes(run, 1), run.data.val
-    told = {
+    numbers = {
         "seed": run.recipe.seed,
         "seconds": run.results.get("seconds", {}).get("train"),
         "raw": _calibrated(evaluation.table["s_draws"], evaluation.log_probs),
-        "ood": _told_apart(run, evaluation, data_root),
+        "ood": _unfamiliar_scores(run, evaluation, data_root),
     }
     if val is None:
-        return _ScoredTwin(told, evaluation.log_probs, None)
+        return _ScoredTwin(numbers, evaluation.log_probs, None)
     temperature = fit_temperature(accumulate(run.posterior, val.x, 1, run.recipe.seed).log_probs, val.y)
     scaled = scale_temperature(evaluation.log_probs, temperature)
-    numbers = _calibrated(classification_metrics(scaled, evaluation.labels), scaled)
-    return _ScoredTwin({**told, "scaled": {"temperature": temperature, **numbers}}, evaluation.log_probs, scaled)
+    at_temperature = _calibrated(classification_metrics(scaled, evaluation.labels), scaled)
+    numbers["scaled"] = {"temperature": temperature, **at_temperature}
+    return _ScoredTwin(numbers, evaluation.log_probs, scaled)
 
 
 # -- several runs ------------------------------------------------------------------------------------------------------
@@ -177,15 +178,15 @@ def _score_twin(run: FinishedRun, data_root: str | Path | None) -> _ScoredTwin:
 
 def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return mean and, from two rows on, sample sd over seeds of every number."""
-    found = {}
+    means = {}
     for name in rows[0]:
         values = [row[name] for row in rows if isinstance(row.get(name), float)]
         if len(values) < len(rows) or name.endswith("_sd"):
             continue
-        found[name] = sum(values) / len(values)
+        means[name] = sum(values) / len(values)
         if len(values) > 1:
-            found[f"{name}_sd"] = math.sqrt(sum((v - found[name]) ** 2 for v in values) / (len(values) - 1))
-    return found
+            means[f"{name}_sd"] = math.sqrt(sum((v - means[name]) ** 2 for v in values) / (len(values) - 1))
+    return means
 
 
 def paired_difference(values: Sequence[Tensor], others: Sequence[Tensor]) -> dict[str, float]:
@@ -196,15 +197,15 @@ def paired_difference(values: Sequence[Tensor], others: Sequence[Tensor]) -> dic
     """
     rows = torch.stack([a.double() - b.double() for a, b in zip(values, others, strict=True)])  # (seeds, N)
     per_row, per_seed = rows.mean(0), rows.mean(1)
-    found = {"mean": float(rows.mean()), "se_rows": float(per_row.std() / math.sqrt(len(per_row)))}
+    difference = {"mean": float(rows.mean()), "se_rows": float(per_row.std() / math.sqrt(len(per_row)))}
     if len(per_seed) > 1:
-        found["se_seeds"] = float(per_seed.std() / math.sqrt(len(per_seed)))
-    return found
+        difference["se_seeds"] = float(per_seed.std() / math.sqrt(len(per_seed)))
+    return difference
 
 
 def _differences(scored: Sequence[_Scored], predictives: Sequence[Tensor]) -> dict[str, dict[str, float]]:
     """Return accuracy and NLL of the posteriors minus those of predictives (N, K) for the same seeds."""
-    evaluations = [one.evaluation for one in scored]
+    evaluations = [score.evaluation for score in scored]
     labels = [evaluation.labels for evaluation in evaluations]
     own = [evaluation.log_density for evaluation in evaluations]
     other = [p.gather(1, y[:, None])[:, 0] for p, y in zip(predictives, labels, strict=True)]
@@ -250,7 +251,7 @@ def _pair(runs: Sequence[FinishedRun], twins: Sequence[FinishedRun]) -> list[Fin
         twin = by_seed.get(run.recipe.seed)
         if twin is None:
             raise ValueError(f"no twin of seed {run.recipe.seed}: give one for every seed, or none")
-        own, other = ({**one.recipe.model_dump(), "epochs": _epochs(one.recipe)} for one in (run, twin))
+        own, other = ({**each.recipe.model_dump(), "epochs": _epochs(each.recipe)} for each in (run, twin))
         changed = [key for key in _SAME if own[key] != other[key]]
         if changed:
             raise ValueError(f"{twin.path} is no twin of {run.path}: {', '.join(changed)} differ")
@@ -270,21 +271,21 @@ def _epochs(recipe: Recipe) -> int:
 
 def _settings(recipe: Recipe, run: FinishedRun) -> list[str]:
     """Return the `--set` arguments that make the catalogue's recipe this one."""
-    told = find_recipe(recipe.name)
-    given = [] if recipe.budget == told.budget else [f"budget={recipe.budget}"]
-    told = _resolved(told.changed({"budget": recipe.budget}), run)
-    catalogue, own = leaves(told.model_dump()), leaves(recipe.model_dump())
+    catalogued = find_recipe(recipe.name)
+    given = [] if recipe.budget == catalogued.budget else [f"budget={recipe.budget}"]
+    catalogued = _resolved(catalogued.changed({"budget": recipe.budget}), run)
+    catalogue, own = leaves(catalogued.model_dump()), leaves(recipe.model_dump())
     keys = [key for key, value in own.items() if key not in catalogue or catalogue[key] != value]
     kind = recipe.method["name"]
-    if kind != told.method["name"]:  # its numbers follow from the recipe, unless they were given
+    if kind != catalogued.method["name"]:  # its numbers follow from the recipe, unless they were given
         usual = _resolved(recipe.changed({"method": {"name": kind}}), run)
-        keys = [key for key in keys if not key.startswith("posterior.")]
+        keys = [key for key in keys if not key.startswith("method.")]
         given += [f"method={kind}"]
         keys += [f"method.{key}" for key in recipe.method if usual.method.get(key) != recipe.method[key]]
     if recipe.optim.other == recipe.optim.loc:
         keys = [key for key in keys if not key.startswith("optim.other")]
-    untold = {"seed", "description", "source", "paper"}
-    keys = [key for key in keys if key.partition(".")[0] not in untold]
+    not_settings = {"seed", "description", "source", "paper"}
+    keys = [key for key in keys if key.partition(".")[0] not in not_settings]
     keys.sort(key=lambda key: not key.endswith(".name"))
     return [*given, *(setting(key, own[key]) for key in keys)]
 
@@ -314,7 +315,7 @@ def _ship(run: FinishedRun, folder: Path, draws: int) -> tuple[dict[str, Any], F
         np.save(file, evaluation.guess.numpy().astype(np.uint8 if run.data.num_outputs <= 256 else np.int64))
     with atomic_write(folder / NOISE) as file:
         np.save(file, predict_noise(kept.posterior).numpy())
-    told = {
+    shipped = {
         "seed": run.recipe.seed,
         "num_samples": draws,
         "accuracy": evaluation.table["s_draws"]["accuracy"],
@@ -322,7 +323,7 @@ def _ship(run: FinishedRun, folder: Path, draws: int) -> tuple[dict[str, Any], F
         "unrounded_pred_nll": exact.table["s_draws"]["pred_nll"],
         "bytes": sum((folder / name).stat().st_size for name in (TENSORS, DESCRIPTION)),
     }
-    return told, kept, evaluation
+    return shipped, kept, evaluation
 
 
 def make_card(
@@ -365,16 +366,16 @@ def make_card(
     card = {
         "name": name,
         "title": f"{name} (eta = {first.recipe.eta:g})",
-        **_told(first),
+        **_origin(first),
         "num_samples": draws,
         "tried": _tried(first, tried, num_samples, data_root),
         "seeds": [run.recipe.seed for run in opened],
         "shipped": shipped,
-        "results": [one.told for one in scored],
+        "results": [score.numbers for score in scored],
         "mean": {
-            column: _means([one.told[column] for one in scored])
+            column: _means([score.numbers[column] for score in scored])
             for column in ("plug_in", "one_draw", "s_draws")
-            if column in scored[0].told
+            if column in scored[0].numbers
         },
     }
     if pairs:
@@ -395,9 +396,9 @@ def _validated(run: FinishedRun, num_samples: int | None) -> ClassEvaluation | N
     val = run.data.val
     if val is None:
         return None
-    found = evaluate_rows(run.posterior, val.x, val.y, run.draws(num_samples), seed=run.recipe.seed)
-    assert isinstance(found, ClassEvaluation)
-    return found
+    evaluation = evaluate_rows(run.posterior, val.x, val.y, run.draws(num_samples), seed=run.recipe.seed)
+    assert isinstance(evaluation, ClassEvaluation)
+    return evaluation
 
 
 def _tried(
@@ -406,29 +407,29 @@ def _tried(
     """Return the run's setting and the others', paired with it where the validation rows are the same."""
     own = _validated(run, num_samples)
 
-    def told(found: ClassEvaluation) -> dict[str, float]:
-        table, null = found.table["s_draws"], ece_null(found.log_probs)
+    def numbers_of(evaluation: ClassEvaluation) -> dict[str, float]:
+        table, null = evaluation.table["s_draws"], ece_null(evaluation.log_probs)
         return {"val_nll": table["pred_nll"], "val_ece": table["ece"], "val_ece_upper": null["upper"]}
 
     def score(folder: Path) -> dict[str, float] | None:
         if folder == run.path:
-            return {} if own is None else told(own)
+            return {} if own is None else numbers_of(own)
         if not (folder / TENSORS).is_file():
             return None
         opened = open_run(folder, data_root)
-        found = _validated(opened, num_samples)
-        if found is None or own is None:
+        evaluation = _validated(opened, num_samples)
+        if evaluation is None or own is None:
             return {}
-        row = told(found)
+        row = numbers_of(evaluation)
         if all(getattr(opened.recipe, key) == getattr(run.recipe, key) for key in _SAME_ROWS):
-            difference = paired_difference([-found.log_density], [-own.log_density])
+            difference = paired_difference([-evaluation.log_density], [-own.log_density])
             row |= {"difference": difference["mean"], "se": difference["se_rows"]}
         return row
 
     return settings_tried(run.path, [Path(path) for path in others], score)
 
 
-def _told(run: FinishedRun) -> dict[str, Any]:
+def _origin(run: FinishedRun) -> dict[str, Any]:
     """Return how a run was made."""
     recipe, results = run.recipe, run.results
     return {
@@ -453,7 +454,7 @@ def _told(run: FinishedRun) -> dict[str, Any]:
 
 def _beside(scored: Sequence[_Scored], twins: Sequence[_ScoredTwin], command: str) -> dict[str, Any]:
     """Return what a card says of its twins."""
-    rows = [twin.told for twin in twins]
+    rows = [twin.numbers for twin in twins]
     differences = {"raw": _differences(scored, [twin.raw for twin in twins])}
     scaled = [twin.scaled for twin in twins if twin.scaled is not None]
     if len(scaled) == len(twins):
@@ -551,10 +552,10 @@ def verify(name: str | Path, data_root: str | Path | None = None) -> Verificatio
     card = read_card(name)
     folder = _folder(name)
     run = open_run(folder, data_root)
-    found = _classes(run, card["shipped"]["num_samples"])
+    evaluation = _classes(run, card["shipped"]["num_samples"])
     labels = torch.from_numpy(np.load(folder / LABELS).astype(np.int64))
-    differ = int((labels != found.guess).sum())
-    nll = found.table["s_draws"]["pred_nll"]
+    differ = int((labels != evaluation.guess).sum())
+    nll = evaluation.table["s_draws"]["pred_nll"]
     return Verification(card["name"], nll, card["shipped"]["pred_nll"], differ, len(labels))
 
 
@@ -586,10 +587,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_readme(given.readme)
     failed = 0
     for name in given.verify or (shipped_cards() if given.verify is not None else ()):
-        found = verify(name, given.data_root)
-        failed += not found.comes_out_again
+        again = verify(name, given.data_root)
+        failed += not again.comes_out_again
         print(
-            f"{found.name}: NLL {found.pred_nll:.6f}, card {found.card_pred_nll:.6f}; {found.labels_differ} of "
-            f"{found.rows} labels differ: {'comes out again' if found.comes_out_again else 'does NOT come out again'}"
+            f"{again.name}: NLL {again.pred_nll:.6f}, card {again.card_pred_nll:.6f}; {again.labels_differ} of "
+            f"{again.rows} labels differ: {'comes out again' if again.comes_out_again else 'does NOT come out again'}"
         )
     return 1 if failed else 0

@@ -45,7 +45,7 @@ def markdown(card: Mapping[str, Any]) -> str:
     """Return a card as Markdown."""
     ship = next(row for row in card["results"] if row["seed"] == card["shipped"]["seed"])
     present = [(key, label.format(s=card["num_samples"])) for key, label in _COLUMNS if key in ship]
-    made, data = card["made"], card["data"]
+    origin, data = card["made"], card["data"]
     parts = [
         f"# {card['title']}\n",
         f"{card['description']}.\n",
@@ -70,8 +70,8 @@ def markdown(card: Mapping[str, Any]) -> str:
         parts += ["## Learning curves\n", f"![Validation NLL and accuracy by epoch, every seed]({card['curve']})\n"]
     parts += ["## Telling 2,000 unfamiliar inputs apart (AUROC, shipped seed)\n", _unfamiliar(card, ship)]
     parts.append(
-        f"Made on {made['date']} with pyro_bnn {made['pyro_bnn']}, torch {made['torch']}, pyro {made['pyro']}, Python "
-        f"{made['python']}; {made['machine']}; {_time(card)} of training per seed.\n"
+        f"Made on {origin['date']} with pyro_bnn {origin['pyro_bnn']}, torch {origin['torch']}, pyro {origin['pyro']}, "
+        f"Python {origin['python']}; {origin['machine']}; {_time(card)} of training per seed.\n"
     )
     return "\n".join(parts)
 
@@ -103,11 +103,11 @@ def _twin(card: Mapping[str, Any]) -> str:
     for row in twin["results"]:
         for kind in ("raw", "scaled"):
             if kind in row:
-                told = (
+                seed = (
                     f"{row['seed']}, T = {row[kind]['temperature']:.3f}" if kind == "scaled" else f"{row['seed']}, raw"
                 )
                 m = row[kind]
-                rows.append([told, _percent(m["accuracy"]), f"{m['pred_nll']:.4f}", f"{m['ece']:.4f}"])
+                rows.append([seed, _percent(m["accuracy"]), f"{m['pred_nll']:.4f}", f"{m['ece']:.4f}"])
     tried = f"Settings tried on validation: {_number_tried(twin)}.\n\n"
     text = f"`{twin['command']}`\n\n{tried}" + _table(["seed", "accuracy", "NLL", "ECE"], rows)
     for kind, label in (("raw", "raw"), ("scaled", "temperature-scaled")):
@@ -127,8 +127,8 @@ _TRIED = (
 _GIVEN_UP = "†"
 
 
-def _number_tried(told: Mapping[str, Any]) -> int:
-    return len(told["tried"]) if "tried" in told else int(told.get("tuning_runs", 1))
+def _number_tried(card: Mapping[str, Any]) -> int:
+    return len(card["tried"]) if "tried" in card else int(card.get("tuning_runs", 1))
 
 
 def _tried(card: Mapping[str, Any]) -> list[str]:
@@ -139,7 +139,7 @@ def _tried(card: Mapping[str, Any]) -> list[str]:
     for title, rows in tables:
         if len(rows) > 1:
             cells = [
-                [" ".join(f"`{one}`" for one in row["settings"]) or "**as in the card**", *_tried_numbers(row)]
+                [" ".join(f"`{setting}`" for setting in row["settings"]) or "**as in the card**", *_tried_numbers(row)]
                 for row in rows
             ]
             kept = [i for i in range(len(_TRIED)) if any(line[i] for line in cells)]
@@ -167,12 +167,11 @@ def _tried_numbers(row: Mapping[str, Any]) -> list[str]:
     return [str(row["seed"]), str(row["epochs"]), nll, paired, ece]
 
 
-def _difference(told: Mapping[str, float], factor: float = 1) -> str:
+def _difference(numbers: Mapping[str, float], factor: float = 1) -> str:
     digits = 2 if factor == 100 else 4
-    seeds = f", {factor * told['se_seeds']:.{digits}f} over seeds" if "se_seeds" in told else ""
-    return (
-        f"{factor * told['mean']:+.{digits}f} (standard error {factor * told['se_rows']:.{digits}f} over rows{seeds})"
-    )
+    seeds = f", {factor * numbers['se_seeds']:.{digits}f} over seeds" if "se_seeds" in numbers else ""
+    error = f"standard error {factor * numbers['se_rows']:.{digits}f} over rows{seeds}"
+    return f"{factor * numbers['mean']:+.{digits}f} ({error})"
 
 
 def _unfamiliar(card: Mapping[str, Any], ship: Mapping[str, Any]) -> str:

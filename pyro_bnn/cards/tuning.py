@@ -16,17 +16,17 @@ from pyro_bnn.recipe import Recipe, find_recipe
 
 __all__ = ["leaves", "setting", "settings_tried"]
 
-_UNTOLD = ("seed", "name", "description", "source", "paper", "budget", "num_samples")
+_NOT_SETTINGS = ("seed", "name", "description", "source", "paper", "budget", "num_samples")
 """What two runs may differ in and still be the same setting."""
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return a recipe's nested values by dotted key."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in values.items():
         nested = isinstance(value, Mapping) and value
-        found |= leaves(value, f"{prefix}{key}.") if nested else {prefix + key: value}
-    return found
+        flat |= leaves(value, f"{prefix}{key}.") if nested else {prefix + key: value}
+    return flat
 
 
 def setting(key: str, value: Any) -> str:
@@ -34,16 +34,16 @@ def setting(key: str, value: Any) -> str:
     return f"{key}={value if isinstance(value, str) else tomli_w.dumps({'v': value}).strip().removeprefix('v = ')}"
 
 
-def _told(recipe: Recipe) -> dict[str, Any]:
+def _choices(recipe: Recipe) -> dict[str, Any]:
     values = leaves(recipe.model_dump())
     if recipe.optim.other == recipe.optim.loc:
         values = {key: value for key, value in values.items() if not key.startswith("optim.other.")}
-    return {key: value for key, value in values.items() if key.partition(".")[0] not in _UNTOLD}
+    return {key: value for key, value in values.items() if key.partition(".")[0] not in _NOT_SETTINGS}
 
 
 def _changes(chosen: Recipe, other: Recipe) -> list[str]:
     """Return what the other recipe sets differently; the arguments of a kind it does not have go without saying."""
-    here, there = _told(chosen), _told(other)
+    here, there = _choices(chosen), _choices(other)
     changed = sorted(key for key in there if key not in here or here[key] != there[key])
     kinds = tuple(key.removesuffix("name") for key in changed if key.endswith(".name"))
     lost = sorted(key for key in here if key not in there and not key.startswith(kinds))
@@ -68,7 +68,7 @@ def settings_tried(
     :param chosen: the folder of a run of the setting that was chosen.
     :param others: run folders of other settings, one of each: a setting on another seed is not another setting.
     :param score: of a finished posterior, its `val_nll` and what else there is to tell; None of a run that has no
-        posterior, which is told by its best epoch.
+        posterior, which is known by its best epoch.
     """
     recipe, _ = _read(chosen)
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
@@ -78,12 +78,12 @@ def settings_tried(
         if tuple(changes) in rows:
             what = " ".join(changes) or "the setting of the card"
             raise ValueError(f"{folder} has a setting given before ({what}): give each setting that was tried once")
-        told = score(folder)
-        if told is None:
+        numbers = score(folder)
+        if numbers is None:
             best = min((row["val_nll"] for row in history if row.get("val_nll") is not None), default=None)
-            told = {} if best is None else {"val_nll": best, "given_up": True}
-        if not told and others:
+            numbers = {} if best is None else {"val_nll": best, "given_up": True}
+        if not numbers and others:
             raise ValueError(f"{folder} has no validation NLL: settings are compared on validation (val_fraction > 0)")
-        row = {"settings": changes, "seed": own.seed, "epochs": len(history), **told}
+        row = {"settings": changes, "seed": own.seed, "epochs": len(history), **numbers}
         rows[tuple(changes)] = row
     return sorted(rows.values(), key=lambda row: row.get("val_nll", 0.0))

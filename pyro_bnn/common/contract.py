@@ -40,7 +40,7 @@ class Guide(ABC):
     """
 
     kind: str | None = None
-    """What sort of posterior this is, in one word; None where the training decides that and not the guide."""
+    """What its draws are, in one word ("map", "ensemble"); None where the method that trains it decides that."""
 
     chains: int = 1
     """How many independent chains the draws come from."""

@@ -73,7 +73,7 @@ def _of_a_library(thing: Any) -> bool:
 
 def reachable_modules(*programs: Any) -> list[nn.Module]:
     """Return every module that can be reached from the programs, each once."""
-    found: dict[int, nn.Module] = {}
+    modules: dict[int, nn.Module] = {}
     seen: set[int] = set()
     kept: list[Any] = []  # what was made on the way must outlive its id
     todo = [(program, 0) for program in programs]
@@ -85,7 +85,7 @@ def reachable_modules(*programs: Any) -> list[nn.Module]:
         kept.append(thing)
         if isinstance(thing, nn.Module):
             for module in thing.modules():
-                found.setdefault(id(module), module)
+                modules.setdefault(id(module), module)
                 if id(module) not in seen or module is thing:
                     seen.add(id(module))
                     todo += [(part, depth + 1) for name, part in vars(module).items() if name not in _MODULE_PARTS]
@@ -93,7 +93,7 @@ def reachable_modules(*programs: Any) -> list[nn.Module]:
         if isinstance(thing, types.FunctionType) and _of_a_library(thing):
             continue
         todo += [(part, depth + 1) for part in _parts(thing)]
-    return list(found.values())
+    return list(modules.values())
 
 
 _MODULE_PARTS = frozenset(vars(nn.Module()))

@@ -107,11 +107,11 @@ def as_inputs(values: Any, name: str = "x", dtype: torch.dtype | None = None) ->
         return as_tensor(values, name, dtype)
     if not values or not all(isinstance(v, (Tensor, np.ndarray, Series)) for v in values):
         raise TypeError(f"{name} is a {type(values).__name__} of other things; give tensors or NumPy arrays in a tuple")
-    found = tuple(as_tensor(member, f"{name}[{i}]", dtype) for i, member in enumerate(values))
-    lengths = [len(member) if member.ndim else None for member in found]
+    inputs = tuple(as_tensor(member, f"{name}[{i}]", dtype) for i, member in enumerate(values))
+    lengths = [len(member) if member.ndim else None for member in inputs]
     if None in lengths or len(set(lengths)) > 1:
-        raise ValueError(f"the {len(found)} inputs in {name} have {lengths} rows; give each a row per row of the data")
-    return found
+        raise ValueError(f"the {len(inputs)} inputs in {name} have {lengths} rows; give each a row per row of the data")
+    return inputs
 
 
 # -- arrays, frames and series -----------------------------------------------------------------------------------------
@@ -128,8 +128,9 @@ def as_tensor(values: Any, name: str, dtype: torch.dtype | None = None) -> Tenso
         columns = frame_columns(values, name)
         if not columns:
             raise ValueError(f"{name} has no columns; give at least one")
-        found = [numbers_of(column, f"column {key!r} of {name}") for key, column in columns.items()]
-        return torch.from_numpy(np.stack([column.astype(np.float64) for column in found], 1)).to(dtype or torch.float32)
+        arrays = [numbers_of(column, f"column {key!r} of {name}") for key, column in columns.items()]
+        table = np.stack([array.astype(np.float64) for array in arrays], 1)  # (N, D)
+        return torch.from_numpy(table).to(dtype or torch.float32)
     if isinstance(values, Series):
         return as_tensor(np.asarray(values.to_numpy()), name, dtype)
     raise TypeError(

@@ -203,9 +203,9 @@ def _target(values: Array, column: str, task: str | None, category: bool) -> tup
             f"{int(np.flatnonzero(missing)[0])}): drop those rows"
         )
     kept = values if numbers is None else numbers
-    found = sorted(set(kept.tolist())) if numbers is not None else sorted(set(kept.tolist()), key=str)
-    code = {value: k for k, value in enumerate(found)}
-    names = tuple(str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in found)
+    labels = sorted(set(kept.tolist())) if numbers is not None else sorted(set(kept.tolist()), key=str)
+    code = {value: k for k, value in enumerate(labels)}
+    names = tuple(str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in labels)
     return np.array([code[value] for value in kept.tolist()], dtype=np.int64), names
 
 

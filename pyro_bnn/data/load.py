@@ -126,8 +126,8 @@ def load_data(
         name = Path(name_or_path).stem if is_csv(name_or_path) else "frame"
         source = _divide(name, table, 0.2 if test_fraction is None else test_fraction, 0 if split is None else split)
     else:
-        told = {"target": target, "features": features, "weights": weights, "test_fraction": test_fraction}
-        for argument, value in told.items():
+        for_tables = {"target": target, "features": features, "weights": weights, "test_fraction": test_fraction}
+        for argument, value in for_tables.items():
             if value is not None:
                 raise ValueError(
                     f"{argument}={value!r} is for tables, a .csv file or a frame, and the data are {name_or_path!r}: "
@@ -257,14 +257,14 @@ def _targets(values: npt.NDArray[Any], name: str) -> Tensor:
 
 
 def _task(source: Source, task: str | None, train: Split) -> Task:
-    told = task if task is not None else source.task
-    if told is None:
+    declared = task if task is not None else source.task
+    if declared is None:
         labels = not train.y.is_floating_point() or train.x.ndim > 2 or source.class_names is not None
         return "classification" if labels else "regression"
     for known in get_args(Task):
-        if told == known:
+        if declared == known:
             return cast(Task, known)
-    raise ValueError(f"task is {told!r}; allowed are 'classification' and 'regression'")
+    raise ValueError(f"task is {declared!r}; allowed are 'classification' and 'regression'")
 
 
 def _check_targets(source: Source, task: Task, train: Split, test: Split) -> tuple[Split, Split, int | None]:

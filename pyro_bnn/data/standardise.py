@@ -112,11 +112,11 @@ def _name_of(func: Callable[..., Any]) -> str:
 
 def _mark_of(parts: Sequence[Any]) -> "tuple[type[Marked], Standardiser | None] | None":
     """Return the mark that all tensors share, None if they have none; a mixture is of no known scale."""
-    found = [part for part in parts if isinstance(part, Tensor)]
-    if not any(isinstance(part, Marked) for part in found):
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    if not any(isinstance(part, Marked) for part in tensors):
         return None
-    scales = [part.standardiser for part in found if isinstance(part, Standardised)]
-    if len(scales) < len(found) or any(not same_scale(scales[0], scale) for scale in scales):
+    scales = [part.standardiser for part in tensors if isinstance(part, Standardised)]
+    if len(scales) < len(tensors) or any(not same_scale(scales[0], scale) for scale in scales):
         return Computed, None
     return Standardised, scales[0]
 

@@ -135,7 +135,7 @@ class Loaded:
             raise ValueError(f"num_data={num_data!r} is not a number of rows: pass an integer of at least 1")
         if self.loader is None and isinstance(data, IterableDataset):
             self.loader = DataLoader(data, batch_size=batch_size or 100)
-        self.told = num_data
+        self.announced = num_data
         self.exact = False  # whether an epoch has to give as many rows as were announced
         self.per_epoch, total = self._count(batch_size)
         if self.per_epoch is not None and self.per_epoch < 1:
@@ -171,9 +171,9 @@ class Loaded:
             n, self.batch_size, self.drop_last = _length(sampler.sampler), sampler.batch_size, sampler.drop_last
         else:  # batches of whatever size
             self.batch_size, self.drop_last, self.exact = 0, False, True
-            return self.told, self.told
+            return self.announced, self.announced
         self.exact = iterable
-        n = self.told if n is None else n
+        n = self.announced if n is None else n
         if n is None:
             return None, None
         seen = n - n % self.batch_size if self.drop_last else n

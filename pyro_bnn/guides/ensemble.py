@@ -97,8 +97,8 @@ class Ensemble(nn.Module, Guide):
         """What the members were fitted with, where that is the same for all; or what was left here."""
         if self._fitted is not None:
             return self._fitted
-        found = [member.fitted for member in self._contracts()]
-        return found[0] if all(one == found[0] for one in found) else None
+        records = [member.fitted for member in self._contracts()]
+        return records[0] if all(record == records[0] for record in records) else None
 
     @fitted.setter
     def fitted(self, value: Any) -> None:

@@ -101,5 +101,5 @@ def leave_fitted(guide: Any, fitted: Fitted) -> None:
 
 def fitted_of(guide: Any) -> Fitted | None:
     """Return what a guide was fitted with, None if it does not say."""
-    found = getattr(*_place(guide), None)
-    return found if isinstance(found, Fitted) else None
+    record = getattr(*_place(guide), None)
+    return record if isinstance(record, Fitted) else None

@@ -181,9 +181,9 @@ def _dtype(law: Distribution) -> torch.dtype | None:
         if isinstance(held, Tensor) and held.is_floating_point():
             return held.dtype
     for held in vars(law).values():
-        found = _dtype(held) if isinstance(held, Distribution) else None
-        if found is not None:
-            return found
+        dtype = _dtype(held) if isinstance(held, Distribution) else None
+        if dtype is not None:
+            return dtype
     return None
 
 

@@ -149,16 +149,16 @@ def _taken(model: Callable[..., Any], guide: Callable[..., Any], x: Inputs, plug
     failure: Exception | None = None
     for dtypes in sorted(itertools.product(*choices), key=lambda picked: picked.count(floating)):
         offered = tuple(m if d is None else m.to(d) for m, d in zip(members(x), dtypes, strict=True))
-        one = offered if isinstance(x, tuple) else offered[0]
+        taken = offered if isinstance(x, tuple) else offered[0]
         try:
             with torch.random.fork_rng(), evaluation_mode(model, guide), poutine.block():
-                first = first_rows(one)
+                first = first_rows(taken)
                 _one_draw(model, _latents(model, guide, first, plug_in), [first])
         except (RuntimeError, TypeError, IndexError) as error:
             failure = error
             continue
         contract_of(guide).restart()
-        return one
+        return taken
     assert failure is not None
     raise failure
 

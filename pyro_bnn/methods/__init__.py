@@ -1,14 +1,14 @@
 """
-How a posterior is made: what a recipe can name (`method = {name = "hwa", start = 12}`): for each, how it is trained.
+Methods: what a recipe can name (`method = {name = "hwa", start = 12}`): for each, how it is trained.
 
-    svi            the recipe's guide by SVI; the best epoch on validation is kept (any kind that says so below)
+    svi            the recipe's guide by SVI; the best epoch on validation is kept (every method that says so below)
     map, ml        a point, with and without the prior; best epoch
     mc_dropout     one point and masks over it; best epoch
     laplace        draws of the normal that fits the curvature at the MAP; needs the package laplace-torch
     hwa            the means and deviations of the guide, averaged over the snapshots of its last epochs
     low_rank       the same snapshots as a low-rank normal (by SVI: guide = "low_rank")
     swa, ema       the raw parameters of the guide or, with of = "map", of a point, averaged
-    ensemble       members of any of these kinds, trained apart from seeds that follow one another
+    ensemble       members by any of these methods, trained apart from seeds that follow one another
     snapshots      members along one training, whose schedule begins anew for each
     sgld, cyclic_sgld, lmc    the draws of Langevin dynamics; lmc at full batch
     nuts, hmc      the draws of chains over all rows, in float64; for small networks

@@ -66,10 +66,10 @@ class Averaged(Method, ABC):
         """Refuse a start and a cycle that leave too few snapshots, counted in steps."""
         start, cycle = self._steps(steps_per_epoch(parts))
         total = parts.recipe.epochs * steps_per_epoch(parts)
-        found = max(0, total - start) // cycle
-        if found < self.least:
+        snapshots = max(0, total - start) // cycle
+        if snapshots < self.least:
             raise ValueError(
-                f"method.start={self.start:g} and cycle={self.cycle:g} leave {found} of the {self.least} snapshots "
+                f"method.start={self.start:g} and cycle={self.cycle:g} leave {snapshots} of the {self.least} snapshots "
                 f"needed: {total} steps, one snapshot every {cycle} after step {start}: start earlier, shorten the "
                 f"cycle or train for more epochs"
             )
@@ -154,9 +154,9 @@ class LowRank(Averaged):
         moments = cast(HWA, averager).moments
         averager.apply()
         mean, diag, factor = moments.low_rank(literal=self.literal)
-        made = AutoLowRankNormal.from_moments(work.parts.model, mean, diag, factor)
-        refresh_batch_norm(work.parts.model, made, work.rows)
-        return made
+        low_rank = AutoLowRankNormal.from_moments(work.parts.model, mean, diag, factor)
+        refresh_batch_norm(work.parts.model, low_rank, work.rows)
+        return low_rank
 
 
 @dataclass(frozen=True)

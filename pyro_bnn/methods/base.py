@@ -1,7 +1,7 @@
 """
-What every kind of posterior is given and leaves: the work, its run folder, and the base of the kinds.
+What every method is given and leaves: the work, its run folder, and the base of the methods.
 
-A kind is a frozen dataclass of its numbers, and a function of the work to be done that returns what it leaves. What
+A method is a frozen dataclass of its numbers, and a function of the work to be done that returns what it leaves. What
 follows from the recipe (half of the epochs, the steps of a cycle) is spelled out by `resolved`. Each unit of work (a
 fit, a member, a chain) keeps its own checkpoint, and one that is finished is not done again on resumption.
 """
@@ -223,7 +223,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """The abstract base of the kinds."""
+    """The abstract base of the methods."""
 
     @abstractmethod
     def __call__(self, work: Work) -> Outcome:
@@ -234,7 +234,7 @@ class Method(ABC):
         return recipe_guide(recipe, model)
 
     def resolved(self, recipe: Recipe) -> "Method":
-        """Return the kind with what follows from the recipe spelled out; what does not fit it is refused."""
+        """Return the method with what follows from the recipe spelled out; what does not fit it is refused."""
         return self
 
     def check(self, parts: "Assembly") -> None:  # noqa: B027
@@ -273,8 +273,8 @@ def refuse_patience(recipe: Recipe, what: str) -> None:
     """Raise where early stopping could end a training before it has what it is for."""
     if recipe.patience:
         raise ValueError(
-            f"patience={recipe.patience} could end the training before {what}: set patience to 0, or take a kind of "
-            f"posterior that keeps its best epoch (svi, map)"
+            f"patience={recipe.patience} could end the training before {what}: set patience to 0, or take a "
+            f"method that keeps its best epoch (svi, map)"
         )
 
 

@@ -1,5 +1,5 @@
 """
-Ensembles: members of any kind, trained apart (deep ensembles) or one after the other along one training (snapshots).
+Ensembles: members by any method, trained apart (deep ensembles) or one after the other along one training (snapshots).
 
 Snapshots begin the schedule of the learning rate anew for each member, which goes on from where the one before it
 ended: the rate leaves the valley that was found, and its end finds the next. Members differ less than those trained
@@ -36,7 +36,7 @@ class Members(Method, ABC):
     """
     What ensembles have in common.
 
-    :param of: the kind of the members, a name or a table.
+    :param of: the method of the members, a name or a table.
     :param members: how many; each trains for the recipe's epochs, member m from seed + m.
     """
 
@@ -49,7 +49,7 @@ class Members(Method, ABC):
         self.member()
 
     def resolved(self, recipe: Recipe) -> "Method":
-        """Spell out the members' kind."""
+        """Spell out the members' method."""
         name = self.of if isinstance(self.of, str) else self.of["name"]
         return replace(self, of={"name": name, **self.member().resolved(recipe).spec()})
 
@@ -62,8 +62,8 @@ class Members(Method, ABC):
         self.member().check(parts)
 
     def member(self) -> Method:
-        """Return the members' kind."""
-        from pyro_bnn.methods import make_method  # which knows this kind too
+        """Return the members' method."""
+        from pyro_bnn.methods import make_method  # which knows this method too
 
         return make_method(self.of)
 
@@ -86,7 +86,7 @@ class Members(Method, ABC):
         for m in range(self.members):
             seed = work.recipe.seed + m
             guide = parts.guide
-            if m:  # the first member starts where its kind alone would
+            if m:  # the first member starts where its method alone would
                 pyro.set_rng_seed(seed)
                 guide = self.begin(parts, first, guides[-1])
             member = replace(parts, recipe=work.recipe.changed({"seed": seed}), guide=guide, method=method)
@@ -120,7 +120,7 @@ class SnapshotEnsemble(Members):
     of: str | Mapping[str, Any] = "svi"
 
     def member(self) -> Method:
-        """Refuse kinds that do not begin with a given guide."""
+        """Refuse methods that do not begin with a given guide."""
         method = super().member()
         point = isinstance(method, (Swa, Ema)) and method.of != "svi"
         if point or not isinstance(method, (Svi, Hwa, Swa, Ema)):

@@ -71,7 +71,7 @@ class Hamiltonian(Method, ABC):
     def run(self, work: Work, kernel: Literal["nuts", "hmc"], **numbers: Any) -> Outcome:
         """Run the chains, each kept in the run folder when it is done, and judge them by what they predict."""
         parts = work.parts
-        found, history, seconds = [], list(work.history), 0.0
+        chains, history, seconds = [], list(work.history), 0.0
         for c in range(self.chains):
             kept = None if work.folder is None else work.folder / "checkpoint" / work.part / f"chain-{c + 1}.pt"
             held = kept is not None and kept.is_file()
@@ -79,7 +79,7 @@ class Hamiltonian(Method, ABC):
                 done = load_state(cast(Path, kept)) if held else self._chain(work, c, kernel, numbers)
             except KeyboardInterrupt:
                 return Outcome(None, history, None, INTERRUPTED, seconds)
-            found.append(done["samples"])
+            chains.append(done["samples"])
             seconds += done["line"]["seconds"]
             history.append({**done["line"], "seconds": seconds})
             if kept is not None and work.folder is not None and not held:
@@ -89,7 +89,7 @@ class Hamiltonian(Method, ABC):
             parts.model, num_draws=self.chains * self.draws, chains=self.chains, kind=kernel, states=False
         )
         with torch.no_grad():
-            flat = torch.cat([guide.flatten(samples) for samples in found])  # (chains draws, P)
+            flat = torch.cat([guide.flatten(samples) for samples in chains])  # (chains draws, P)
             guide.draws.copy_(flat)
         facts = {"divergences": sum(line["divergences"] for line in history)}
         facts |= _convergence(work, guide)

@@ -123,8 +123,8 @@ def _inputs(x: Any) -> Inputs:
         raise ValueError("x is empty: pass a tensor, or a tuple of tensors for a network of several inputs")
     for member in _arguments(x):
         if not isinstance(member, Tensor):
-            found = type(x).__name__ if member is x else f"{type(x).__name__} with a {type(member).__name__}"
-            raise TypeError(f"x is a {found}: pass a tensor, or a tuple of tensors for a network of several inputs")
+            given = type(x).__name__ if member is x else f"{type(x).__name__} with a {type(member).__name__}"
+            raise TypeError(f"x is a {given}: pass a tensor, or a tuple of tensors for a network of several inputs")
     lengths = [len(member) for member in _arguments(x)]
     if len(set(lengths)) > 1:
         raise ValueError(f"the inputs have {lengths} rows: give each a row per row of the data")
@@ -345,9 +345,9 @@ class BNN(PyroModule):
         """Return the network's output (..., B, K), the distribution of the labels, and these in its shape."""
         output = self.output(x, sampled)
         if not isinstance(output, Tensor) or output.dim() < 2:
-            found = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+            returned = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
             rows = len(_arguments(x)[0])
-            raise ValueError(f"net returns {found} for {rows} rows; it must return one tensor (B, K): wrap it")
+            raise ValueError(f"net returns {returned} for {rows} rows; it must return one tensor (B, K): wrap it")
         fn: Any = self.likelihood.distribution(output, self._noise())
         return output, fn, None if y is None else self.likelihood.shape_target(y, output)
 

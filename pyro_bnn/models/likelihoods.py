@@ -13,9 +13,9 @@ The contract, which is all that a new one has to fill in:
     parameters()                        the numbers it learns: initial value and constraint by name; default none
     expects_unit_targets()              whether targets far from mean 0 and sd 1 are a mistake; default no
 
-Scoring asks no more: log densities, distribution functions and samples are those of `distribution`, and whether they are
-of classes, counts or numbers is a rule on that law (`inference/laws.py`): of classes is a law of finitely many labels
-that have no mean, or one with `log_probs` (..., K), normalised.
+Scoring asks no more: log densities, distribution functions and samples are those of `distribution`, and whether they
+are of classes, counts or numbers is a rule on that law (`inference/laws.py`): of classes is a law of finitely many
+labels that have no mean, or any with `log_probs` (..., K), normalised.
 """
 
 import math

@@ -86,8 +86,8 @@ def _fans_of_vector(module: nn.Module, parameter: Tensor) -> tuple[int, int]:
     name = next((name for name, other in named.items() if other is parameter), "")
     partner = named.get(name.replace("bias", "weight"))
     fitting = [partner] if partner is not None and partner.dim() >= 2 else list(named.values())
-    found = [_fans_of(p) for p in fitting if p.dim() >= 2 and p.shape[0] == parameter.numel()]
-    return max(found, default=(1, 1))  # a weight in two factors (weight_norm) has the fans of the larger
+    fans = [_fans_of(p) for p in fitting if p.dim() >= 2 and p.shape[0] == parameter.numel()]
+    return max(fans, default=(1, 1))  # a weight in two factors (weight_norm) has the fans of the larger
 
 
 def _positive(**values: float) -> None:

@@ -137,13 +137,13 @@ class PerSite(PyroOptim):
 
     def group_of(self, name: str) -> str:
         """Return the group that takes a parameter of this name."""
-        found = [pattern for pattern in self.patterns if matches(pattern, name)]
-        if len(found) > 1:
+        matching = [pattern for pattern in self.patterns if matches(pattern, name)]
+        if len(matching) > 1:
             raise ValueError(
-                f"PerSite: parameter {name!r} is matched by {' and '.join(map(repr, found))}; narrow one of them"
+                f"PerSite: parameter {name!r} is matched by {' and '.join(map(repr, matching))}; narrow one of them"
             )
-        if found:
-            return found[0]
+        if matching:
+            return matching[0]
         kind = parameter_kind(name)
         group = "loc" if kind == "other" and "other" not in self.groups else kind
         if group not in self.groups:

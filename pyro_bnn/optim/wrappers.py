@@ -132,10 +132,10 @@ class _Waiting:
         for same in (self._same_name, self._same_but_serial, self._same_shape):
             for entry in new:
                 left = [other for other in new if id(other.tensor) not in taken]
-                found = [saved for saved in entries if same(saved, entry)]
-                if entry in left and len(found) == 1 and sum(same(found[0], other) for other in left) == 1:
-                    taken[id(entry.tensor)] = found[0]
-                    entries = [saved for saved in entries if saved is not found[0]]
+                matching = [saved for saved in entries if same(saved, entry)]
+                if entry in left and len(matching) == 1 and sum(same(matching[0], other) for other in left) == 1:
+                    taken[id(entry.tensor)] = matching[0]
+                    entries = [saved for saved in entries if saved is not matching[0]]
         if not taken:
             raise ValueError(
                 f"the saved optimizer state is of {self._list(s['name'] for s in self.entries)}, the parameters are "

@@ -73,12 +73,12 @@ def encode(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, 
 def decode(tensors: Mapping[str, Tensor], how: Mapping[str, Mapping[str, Any]]) -> dict[str, Tensor]:
     """Return the tensors in the type they had."""
     full = dict(tensors)
-    for name, told in how.items():
-        dtype = getattr(torch, told["dtype"])
-        if told["as"] == "log_sigma_uint8":
-            full[name] = decode_rho(tensors[name], told["low"], told["high"]).to(dtype)
-        elif told["as"] == "float16":
+    for name, encoding in how.items():
+        dtype = getattr(torch, encoding["dtype"])
+        if encoding["as"] == "log_sigma_uint8":
+            full[name] = decode_rho(tensors[name], encoding["low"], encoding["high"]).to(dtype)
+        elif encoding["as"] == "float16":
             full[name] = tensors[name].to(dtype)
         else:
-            raise ValueError(f"{name} is encoded as {told['as']!r}, which this version cannot read")
+            raise ValueError(f"{name} is encoded as {encoding['as']!r}, which this version cannot read")
     return full

@@ -691,11 +691,11 @@ def describe(folder: Path) -> dict[str, Any]:
 
 def _under_new_keys(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return a saved info under the keys of today: what was called 'posterior' is the method."""
-    found = {"method" if key == "posterior" else key: value for key, value in info.items()}
-    recipe = found.get("recipe")
+    renamed = {"method" if key == "posterior" else key: value for key, value in info.items()}
+    recipe = renamed.get("recipe")
     if isinstance(recipe, Mapping):
-        found["recipe"] = {"method" if key == "posterior" else key: value for key, value in recipe.items()}
-    return found
+        renamed["recipe"] = {"method" if key == "posterior" else key: value for key, value in recipe.items()}
+    return renamed
 
 
 def _described(guide: Any) -> dict[str, Any] | None:

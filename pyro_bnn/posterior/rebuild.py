@@ -25,8 +25,8 @@ def _class_of(kind: str, spec: Mapping[str, Any], trust: Collection[str]) -> Cal
         if spec.get("name") not in known:
             raise ValueError(f"unknown {kind.removesuffix('s')} {spec.get('name')!r} in a saved description")
         path = known[spec["name"]]
-    found: Callable[..., Any] = find_saved(path, trust=trust)
-    return found
+    maker: Callable[..., Any] = find_saved(path, trust=trust)
+    return maker
 
 
 def _built(kind: str, spec: Mapping[str, Any], trust: Collection[str], *args: Any) -> Any:

@@ -48,7 +48,7 @@ UNFAMILIAR = {
     "cifar100": ("svhn", "cifar10", "mnist", "fashion-mnist"),
     "svhn": ("cifar10", "mnist", "fashion-mnist"),
 }
-"""What a data set is told apart from, where that is at hand."""
+"""The sister data sets of a data set, whose inputs are unfamiliar to what was trained on it."""
 
 _ROWS = 500
 """How many rows of another data set a report and a comparison look at; `detect_unfamiliar` takes all."""
@@ -80,10 +80,10 @@ class FinishedRun:
 def open_run(path: str | Path, data_root: str | Path | None = None) -> FinishedRun:
     """Open a run folder or a shipped posterior with its data."""
     posterior = load(path)
-    told = posterior.info.get("recipe")
-    if told is None:
+    saved = posterior.info.get("recipe")
+    if saved is None:
         raise ValueError(f"{path} was not trained from a recipe, so its data are unknown: use pyro_bnn.analysis on it")
-    recipe, folder = Recipe.from_saved(told), Path(path)
+    recipe, folder = Recipe.from_saved(saved), Path(path)
     data = load_rows(recipe, data_root, find=find_saved)
     results, lines = folder / "results.json", folder / "metrics.jsonl"
     return FinishedRun(
@@ -127,18 +127,18 @@ def _fitted(images: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def sister_sets(run: FinishedRun, rows: int, data_root: str | Path | None = None) -> dict[str, Tensor]:
-    """Return the first rows of the data sets that a run is usually told apart from, as far as they are there."""
-    found = {}
+    """Return the first rows of the sister data sets, as far as they are on this machine."""
+    sets = {}
     for name in UNFAMILIAR.get(run.data.name, ()):
         try:
-            found[name] = unfamiliar(run.posterior, name, data_root, download=False)[:rows]
+            sets[name] = unfamiliar(run.posterior, name, data_root, download=False)[:rows]
         except FileNotFoundError:
             continue
-    return found
+    return sets
 
 
 def default_unfamiliar(run: FinishedRun, data_root: str | Path | None = None) -> dict[str, Tensor]:
-    """Return what a run is told apart from by default: a sister data set if it is there, noise, shuffled pixels."""
+    """Return the unfamiliar inputs of a report: the sister data sets that are there, noise, shuffled pixels."""
     return {**sister_sets(run, _ROWS, data_root), **default_outside(run.data.test.x, run.recipe.seed)}
 
 
@@ -270,11 +270,11 @@ def compare(
         _check_same_test(runs[0], other)
     names = [run.name for run in runs]
     names = names if len(set(names)) == len(names) else [str(path) for path in paths]
-    found = {name: run.evaluate(num_samples) for name, run in zip(names, runs, strict=True)}
-    table = compare_held_out({name: held_out_elpd(e.log_density, e.num_samples) for name, e in found.items()})
+    evaluations = {name: run.evaluate(num_samples) for name, run in zip(names, runs, strict=True)}
+    table = compare_held_out({name: held_out_elpd(e.log_density, e.num_samples) for name, e in evaluations.items()})
     rows = []
     for name in table.index:
-        run, evaluation = runs[names.index(name)], found[name]
+        run, evaluation = runs[names.index(name)], evaluations[name]
         row: dict[str, Any] = {
             "run": name,
             "kind": posterior_kind(run.posterior),

@@ -58,8 +58,8 @@ def _array(path: Path) -> Array:
     arrays: dict[str, Array]
     try:
         with path.open("rb") as handle:
-            found = np.load(handle, allow_pickle=False)
-            arrays = {"x": found} if isinstance(found, np.ndarray) else {name: found[name] for name in found.files}
+            loaded = np.load(handle, allow_pickle=False)
+            arrays = {"x": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
     except (ValueError, OSError, EOFError) as error:
         raise ValueError(f"{path} cannot be read ({error}): write it with numpy.save or numpy.savez") from error
     for name in ("x", "x_test"):
@@ -107,14 +107,14 @@ def _scaled(values: Array, shape: tuple[int, ...], path: Path) -> Tensor:
 
 def _layouts(x: Tensor, ndim: int) -> list[Tensor]:
     """Return the ways to read an array as rows of `ndim`-dimensional inputs, the plain one first."""
-    found = [x] if x.ndim == ndim + 1 else [x[None]] if x.ndim == ndim else []
+    layouts = [x] if x.ndim == ndim + 1 else [x[None]] if x.ndim == ndim else []
     if ndim == 3 and x.ndim == 3:
-        found += [x[:, None], x.permute(2, 0, 1)[None]]  # (N, H, W), (H, W, C)
+        layouts += [x[:, None], x.permute(2, 0, 1)[None]]  # (N, H, W), (H, W, C)
     if ndim == 3 and x.ndim == 4:
-        found.append(x.permute(0, 3, 1, 2))  # (N, H, W, C)
+        layouts.append(x.permute(0, 3, 1, 2))  # (N, H, W, C)
     if ndim == 3 and x.ndim == 2:
-        found.append(x[None, None])  # (H, W)
-    return found
+        layouts.append(x[None, None])  # (H, W)
+    return layouts
 
 
 def predict_files(
@@ -151,8 +151,8 @@ def predict_files(
     x = posterior.standardise(raw, standardised=bool(standardised))
     if not isinstance(posterior.predict(x[:1], 1, seed=seed), Tensor):
         return _real_rows(posterior, names, x, num_samples, seed)
-    found = accumulate(posterior, x, num_samples, seed)
-    p = found.log_probs.exp()
+    predictive = accumulate(posterior, x, num_samples, seed)
+    p = predictive.log_probs.exp()
     classes = [str(name) for name in posterior.info.get("class_names") or range(p.shape[1])]
     top, guess = p.max(1)
     return [
@@ -160,8 +160,8 @@ def predict_files(
             "input": name,
             "answer": classes[int(guess[i])] if float(top[i]) >= threshold else DONT_KNOW,
             "probability": float(top[i]),
-            "entropy": float(found.total[i]),
-            "epistemic": max(float(found.epistemic[i]), 0.0),
+            "entropy": float(predictive.total[i]),
+            "epistemic": max(float(predictive.epistemic[i]), 0.0),
             "probabilities": dict(zip(classes, p[i].tolist(), strict=True)),
         }
         for i, name in enumerate(names)

@@ -338,13 +338,13 @@ class _Sites:
 
     def variables(self, group: str, chains: int, draws: int) -> list[_Variable]:
         lead, sizes = ("chain", "draw"), (chains, draws)
-        found = [
+        variables = [
             _Variable(group, n, (*lead, *_site_dims(n, shape)), (*sizes, *shape)) for n, shape in self.full.items()
         ]
         if self.large:
             shape = (*sizes, len(self.large))
-            found += [_Variable(group, n, (*lead, "site"), shape) for n in ("weight_mean", "weight_rms")]
-        return found
+            variables += [_Variable(group, n, (*lead, "site"), shape) for n in ("weight_mean", "weight_rms")]
+        return variables
 
     def coords(self) -> dict[str, Any]:
         named = {
@@ -451,15 +451,15 @@ def _trace_of(history: Sequence[Mapping[str, Any]]) -> dict[str, _Trace]:
     dims: tuple[str, ...] = ("epoch",)
     if len(parts) > 1:
         coords, dims = {**coords, "part": parts}, ("part", "epoch")
-    found = {}
+    columns = {}
     for key in (k for k in _TRACE if any(line.get(k) is not None for line in history)):
         values = np.full((len(parts), longest), np.nan, np.float32)
         for row, of_part in zip(values, lines, strict=True):
             row[: len(of_part)] = [np.nan if line.get(key) is None else line[key] for line in of_part]
-        found[key if key.startswith("val_") else f"train_{key}"] = _Trace(
+        columns[key if key.startswith("val_") else f"train_{key}"] = _Trace(
             dims, values if len(parts) > 1 else values[0], coords
         )
-    return found
+    return columns
 
 
 def export_bytes(posterior: Posterior, x: Tensor, num_samples: int = 200, *, sites: Any = None) -> int:

@@ -55,12 +55,12 @@ def training_figures(history: Sequence[Mapping[str, Any]], best_epoch: int | Non
         ({"kl": "KL(q || p) / N"}, "Divergence from the prior", False, False),
         ({"val_accuracy": "validation accuracy"}, "Validation accuracy", False, True),
     )
-    found = []
+    curves = []
     for names, heading, log, percent in wanted:
         there = {key: words for key, words in names.items() if any(line.get(key) is not None for line in lines)}
         if there:
-            found.append(_curve(lines, there, heading, best_epoch, log=log, percent=percent))
-    return found
+            curves.append(_curve(lines, there, heading, best_epoch, log=log, percent=percent))
+    return curves
 
 
 def _curve(

@@ -57,10 +57,10 @@ _KINDS = {
 def default_outside(x: Tensor, seed: int = 0, *, rows: int = _OUTSIDE_ROWS) -> dict[str, Tensor]:
     """Return `rows` unfamiliar inputs that need no other data set: noise and, for images, shuffled pixels."""
     x = x[:rows]
-    found = {"Gaussian noise": gaussian_noise(x, seed=seed)}
+    inputs = {"Gaussian noise": gaussian_noise(x, seed=seed)}
     if sections.is_image(x):
-        found["shuffled pixels"] = shuffled_pixels(x, seed=seed)
-    return found
+        inputs["shuffled pixels"] = shuffled_pixels(x, seed=seed)
+    return inputs
 
 
 def fitted_temperature(posterior: Posterior, val: Rows, num_samples: int, seed: int = 0) -> float | None:

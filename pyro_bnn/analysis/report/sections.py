@@ -121,9 +121,9 @@ def result_table(evaluation: Evaluation, intervals: Intervals, others: Mapping[s
         cells = [{"value": main, "more": number.between(intervals.get(key)), "main": "yes"}]
         cells += [{"value": number.write(column.get(key))} for column in others.values()]
         cells += [{"value": number.write(table["plug_in"].get(key))}] if "plug_in" in table else []
-        one = table["one_draw"]
-        spread = f"± {number.write(one[f'{key}_sd'])}" if f"{key}_sd" in one else ""
-        cells.append({"value": number.write(one.get(key)), "more": spread})
+        single = table["one_draw"]
+        spread = f"± {number.write(single[f'{key}_sd'])}" if f"{key}_sd" in single else ""
+        cells.append({"value": number.write(single.get(key)), "more": spread})
         variance = isinstance(evaluation, RealEvaluation) and key in ("aleatoric", "epistemic")
         rows.append({"name": f"{number.words} (variance)" if variance else number.words, "cells": cells})
     return {"columns": columns, "rows": rows}
@@ -133,7 +133,7 @@ def tiles(
     evaluation: Evaluation, intervals: Intervals, null: Mapping[str, float], twin: Twin | None
 ) -> list[dict[str, str]]:
     """Return the main figures with their intervals, the twin's, and for ECE what chance gives."""
-    found = []
+    entries = []
     for key in (k for k in _TILES if k in evaluation.table["s_draws"]):
         number = _NUMBERS[key]
         more = [f"95 % interval {number.between(intervals[key])}"] if key in intervals else []
@@ -141,8 +141,8 @@ def tiles(
             more.append(f"by chance {null['mean']:.4f}, up to {null['upper']:.4f}")
         if twin is not None:
             more.append(f"{twin.name} {number.write(twin.evaluation.table['s_draws'].get(key))}")
-        found.append({"name": number.words, "value": number.write(evaluation.table["s_draws"][key]), "more": more})
-    return found  # type: ignore[return-value]
+        entries.append({"name": number.words, "value": number.write(evaluation.table["s_draws"][key]), "more": more})
+    return entries  # type: ignore[return-value]
 
 
 def verdict(evaluation: Evaluation) -> str:
@@ -219,13 +219,16 @@ def out_of_distribution(
 ) -> Section:
     """Return confidence and entropy in and out of distribution, and a table of AUROC and FPR95 for every score."""
     scores = scores_of(evaluation)
-    found = {name: accumulate(posterior, x, evaluation.num_samples, seed) for name, x in outside.items()}
-    sure = {"test rows": 1 - scores["max_probability"], **{n: f.log_probs.amax(1).exp() for n, f in found.items()}}
-    spread = {"test rows": scores["entropy"], **{n: f.total for n, f in found.items()}}
+    outer = {name: accumulate(posterior, x, evaluation.num_samples, seed) for name, x in outside.items()}
+    sure = {
+        "test rows": 1 - scores["max_probability"],
+        **{n: f.log_probs.amax(1).exp() for n, f in outer.items()},
+    }
+    spread = {"test rows": scores["entropy"], **{n: f.total for n, f in outer.items()}}
     said = ", ".join(f"{_mean(v)} on {name}" for name, v in sure.items())
     nats = ", ".join(f"{float(v.mean()):.2f} on {name}" for name, v in spread.items())
     where, top = "in and out of distribution", math.log(evaluation.log_probs.shape[1])
-    rows = [_ood_row(n, len(x), ood_table(scores, ood_scores(found[n]))) for n, x in outside.items()]
+    rows = [_ood_row(n, len(x), ood_table(scores, ood_scores(outer[n]))) for n, x in outside.items()]
     if twin is not None and isinstance(twin.evaluation, ClassEvaluation):
         theirs = scores_of(twin.evaluation)
         for name, x in outside.items():
@@ -369,8 +372,8 @@ def _sample(values: Tensor) -> Tensor:
 
 
 def _quantiles(values: Tensor) -> list[float]:
-    found: list[float] = values.quantile(torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)).tolist()
-    return found
+    quantiles: list[float] = values.quantile(torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)).tolist()
+    return quantiles
 
 
 def _log_places(values: Sequence[float]) -> Callable[[float], float]:

@@ -30,8 +30,8 @@ def acquisition_scores(
     if classes == (score == "variance"):
         what, fits = ("classes", "'bald' or 'entropy'") if classes else ("numbers", "'variance'")
         raise ValueError(f"score={score!r} does not fit a model that predicts {what}: use {fits}")
-    found = posterior.uncertainty(x, num_samples, seed=seed)
-    values = found.total if score == "entropy" else found.epistemic
+    uncertainty = posterior.uncertainty(x, num_samples, seed=seed)
+    values = uncertainty.total if score == "entropy" else uncertainty.epistemic
     return values.sum(-1) if values.ndim > 1 else values
 
 

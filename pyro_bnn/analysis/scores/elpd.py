@@ -6,7 +6,7 @@ Held-out elpd: comparing models by their log predictive density at points that n
 
 Nothing is left out and nothing corrected for, so the effective number of parameters is 0. ArviZ compares it as it
 compares LOO once it comes as ELPDData, whose entries it insists on calling loo; tables and plots made here say what it
-is. Held-out elpd is defined for every kind of posterior: tempered, cold, a point, an ensemble.
+is. Held-out elpd is defined for every posterior: tempered, cold, a point, an ensemble.
 """
 
 import math

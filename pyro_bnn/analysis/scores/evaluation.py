@@ -86,9 +86,9 @@ class ClassEvaluation:
             "brier": p.square().sum(1) - 2 * self.log_density.exp() + 1,
             "confidence": p.amax(1),
         }
-        found = {name: _mean_interval(values, level) for name, values in rows.items()}
-        found["ece"] = bootstrap_interval(ece, self.log_probs, self.labels, level=level, num_resamples=_ECE_RESAMPLES)
-        return found | {name: _share(found[name]) for name in ("accuracy", "confidence", "ece")}
+        ends = {name: _mean_interval(values, level) for name, values in rows.items()}
+        ends["ece"] = bootstrap_interval(ece, self.log_probs, self.labels, level=level, num_resamples=_ECE_RESAMPLES)
+        return ends | {name: _share(ends[name]) for name in ("accuracy", "confidence", "ece")}
 
 
 @final
@@ -119,17 +119,17 @@ class RealEvaluation:
     def intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
         """Return basic bootstrap intervals over rows of the S-sample column, those of shares within [0, 1]."""
         n = len(self.y)
-        found = {"pred_nll": _mean_interval(-self.log_density, level)}
+        ends = {"pred_nll": _mean_interval(-self.log_density, level)}
         if "rmse" in self.table["s_draws"]:
             low, high = _mean_interval((self.mean - self.y).square().reshape(n, -1).mean(1), level)
-            found["rmse"] = (max(low, 0.0) ** 0.5, high**0.5)
+            ends["rmse"] = (max(low, 0.0) ** 0.5, high**0.5)
         cdf, below = (self.pit if values is None else values for values in (self.cdf, self.below))
         scored = Scored(self.log_density, cdf, below)
         for name in self.table["s_draws"]:
             if name.startswith("coverage_"):
                 inside = held(scored, float(name.removeprefix("coverage_")))
-                found[name] = _share(_mean_interval(inside.double().reshape(n, -1).mean(1), level))
-        return found
+                ends[name] = _share(_mean_interval(inside.double().reshape(n, -1).mean(1), level))
+        return ends
 
 
 Evaluation: TypeAlias = ClassEvaluation | RealEvaluation
@@ -177,8 +177,8 @@ def evaluate_rows(
         for draw in draws:
             classes.update(_log_probs(draw))
         table = classification_table(None if point is None else _log_probs(point), classes)
-        found = classes.predictive
-        return ClassEvaluation(table, num_samples, labels, found.log_probs, found.total, found.aleatoric)
+        predictive = classes.predictive
+        return ClassEvaluation(table, num_samples, labels, predictive.log_probs, predictive.total, predictive.aleatoric)
     target = y.cpu() if y.is_floating_point() else y.cpu().double()
     real, scorer = RegressionAccumulator(target), Scorer(target)
     for draw in draws:

@@ -100,19 +100,19 @@ def cdf(law: Distribution, y: Tensor) -> Tensor | None:
         at = y if bool(fits.all()) else torch.where(fits, y, laws_of.samples(base, OwnRandomness(0)).to(y))
     try:
         if turned:
-            found = _through(base, at)
+            cumulative = _through(base, at)
         elif known is not None:
-            found = known(base, at)
+            cumulative = known(base, at)
         elif base.event_shape:
             return None
         else:
-            found = base.cdf(at)
+            cumulative = base.cdf(at)
     except NotImplementedError:
-        found = _summed(base, at) if laws_of.is_discrete(base) and not base.event_shape else None
-    if found is None:
+        cumulative = _summed(base, at) if laws_of.is_discrete(base) and not base.event_shape else None
+    if cumulative is None:
         return None
-    found = torch.where(y < lower, 0.0, found) if lower is not None else found
-    return (torch.where(y >= upper, 1.0, found) if upper is not None else found).clamp(0, 1)
+    cumulative = torch.where(y < lower, 0.0, cumulative) if lower is not None else cumulative
+    return (torch.where(y >= upper, 1.0, cumulative) if upper is not None else cumulative).clamp(0, 1)
 
 
 def _through(law: TransformedDistribution, y: Tensor) -> Tensor | None:
@@ -120,8 +120,8 @@ def _through(law: TransformedDistribution, y: Tensor) -> Tensor | None:
     for transform in reversed(law.transforms):
         y = cast(Any, transform).inv(y)
         rises = rises * cast(Any, transform).sign
-    found = cdf(law.base_dist, y)
-    return None if found is None else torch.where(torch.as_tensor(rises) > 0, found, 1 - found)
+    inner = cdf(law.base_dist, y)
+    return None if inner is None else torch.where(torch.as_tensor(rises) > 0, inner, 1 - inner)
 
 
 def _summed(law: Distribution, y: Tensor) -> Tensor | None:
@@ -148,8 +148,8 @@ class Scorer:
     def of(self, draw: RealDraw) -> Scored:
         """Return log-density, F(y) and F(y-) under one draw."""
         parts = self.y.split([laws_of.shape_of(law)[0] for law in draw.laws])
-        found = [self._of(law, part) for law, part in zip(draw.laws, parts, strict=True)]
-        density, upto, below = (torch.cat(column) for column in zip(*found, strict=True))
+        scored = [self._of(law, part) for law, part in zip(draw.laws, parts, strict=True)]
+        density, upto, below = (torch.cat(column) for column in zip(*scored, strict=True))
         return Scored(density, upto.reshape(self.y.shape), below.reshape(self.y.shape))
 
     def _of(self, law: Distribution, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -552,8 +552,8 @@ def randomised_pit(scored: Scored) -> Tensor:
 def held(scored: Scored, level: float) -> Tensor:
     """Return whether the central interval of a level holds y, in y's shape."""
     cdf, below = scored.cdf, scored.below
-    one = (cdf - 0.5).abs() <= level / 2
-    return torch.where(cdf == below, one, (cdf - 0.5 >= -level / 2) & (below - 0.5 < level / 2))
+    continuous = (cdf - 0.5).abs() <= level / 2
+    return torch.where(cdf == below, continuous, (cdf - 0.5 >= -level / 2) & (below - 0.5 < level / 2))
 
 
 # checks: of what is handed in, before anything is computed

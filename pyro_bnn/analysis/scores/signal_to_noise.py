@@ -120,8 +120,8 @@ def prune_by_signal_to_noise(
     """Return the posterior with this fraction of all weights, those of lowest signal-to-noise, set to zero."""
     if not 0 <= fraction <= 1:
         raise ValueError(f"fraction={fraction} is not a share of the weights: pass a number from 0 to 1")
-    found = weight_summary(posterior) if summary is None else summary
-    ratios = {name: s.signal_to_noise for name, s in found.items()}
+    sites = weight_summary(posterior) if summary is None else summary
+    ratios = {name: s.signal_to_noise for name, s in sites.items()}
     order = torch.cat([r.flatten() for r in ratios.values()]).argsort()  # (P,)
     keep = torch.ones(len(order), dtype=torch.bool, device=order.device)
     keep[order[: round(fraction * len(order))]] = False

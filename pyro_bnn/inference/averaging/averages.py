@@ -373,12 +373,12 @@ class HWA(Averager):
 
 def _floating(*programs: Any) -> dict[str, Tensor]:
     """Return the trained parameters of programs, unconstrained, by name."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for i, program in enumerate(programs):
         if isinstance(program, nn.Module):
             synchronise(program)
-            found |= {f"{i}.{name}": p for name, p in program.named_parameters() if p.requires_grad}
-    return found
+            tensors |= {f"{i}.{name}": p for name, p in program.named_parameters() if p.requires_grad}
+    return tensors
 
 
 @final

@@ -240,7 +240,7 @@ def _run_eagerly(step: Callable[[], tuple[Tensor, Tensor]], *, watch: bool) -> _
 
 def _leaves_behind(loss: Tensor) -> list[Tensor]:
     """Return every leaf tensor that a backward pass from `loss` would give a gradient."""
-    found: dict[int, Tensor] = {}
+    leaves: dict[int, Tensor] = {}
     seen: set[Any] = set()
     stack = [loss.grad_fn]
     while stack:
@@ -249,9 +249,9 @@ def _leaves_behind(loss: Tensor) -> list[Tensor]:
             continue
         seen.add(node)
         if hasattr(node, "variable"):
-            found[id(node.variable)] = node.variable
+            leaves[id(node.variable)] = node.variable
         stack.extend(n for n, _ in node.next_functions)
-    return list(found.values())
+    return list(leaves.values())
 
 
 def _hooked(leaves: Sequence[Tensor]) -> bool:

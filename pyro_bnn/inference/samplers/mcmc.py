@@ -264,7 +264,7 @@ def run_chain(
         tempered = _ScaleObserved(1 / (eta * temperature), 1 / temperature)(_in_float64(model))
         potential = Potential(tempered, (x, y), trace=trace)
         common: dict[str, Any] = dict(potential_fn=potential, target_accept_prob=target_accept)
-        made: Any = (
+        sampler: Any = (
             NUTS(max_tree_depth=max_tree_depth, **common)
             if kernel == "nuts"
             else HMC(trajectory_length=trajectory_length, **common)
@@ -279,7 +279,7 @@ def run_chain(
                 hook(i)
 
         run = MCMC(
-            made,
+            sampler,
             num_samples=draws,
             warmup_steps=warmup,
             initial_params={"u": potential.start},
@@ -288,12 +288,12 @@ def run_chain(
             hook_fn=watch,
         )
         run.run()
-        found = {name: value.detach() for name, value in potential.values(run.get_samples()["u"]).items()}
+        samples = {name: value.detach() for name, value in potential.values(run.get_samples()["u"]).items()}
     return Chain(
-        found,
+        samples,
         divergences=diverged,
         acceptance=accepted,
-        step_size=float(made.step_size),
+        step_size=float(sampler.step_size),
     )
 
 

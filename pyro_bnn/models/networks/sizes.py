@@ -22,11 +22,11 @@ def channels(input_shape: Sequence[int], outputs: int) -> dict[str, Any]:
 
 def square_images(input_shape: Sequence[int], outputs: int) -> dict[str, Any]:
     """Return arguments for images (C, H, H)."""
-    found = channels(input_shape, outputs)
+    sizes = channels(input_shape, outputs)
     _, height, width = input_shape
     if height != width:
         raise ValueError(f"the data have images of {height}x{width}; this network takes square ones")
-    return {**found, "image_size": height}
+    return {**sizes, "image_size": height}
 
 
 def flat(input_shape: Sequence[int], outputs: int) -> dict[str, Any]:
