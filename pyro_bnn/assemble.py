@@ -102,7 +102,7 @@ class Assembly:
         return PerSite(loc=loc, other=_group_optimizer(chosen, chosen.optim.other, None) if own else None)
 
     def elbo(self, guide: Any) -> ELBO:
-        """Return the recipe's ELBO; for `analytic` the one that has this guide's KL in closed form."""
+        """Return the recipe's ELBO; for `analytic` that with this guide's KL in closed form."""
         return build_elbo(self.recipe, guide)
 
 
@@ -169,7 +169,7 @@ def _table(value: Any) -> dict[str, Any]:
 
 
 def build_elbo(recipe: Recipe, guide: Any) -> ELBO:
-    """Return a recipe's ELBO; `analytic` is the one that has this guide's KL in closed form."""
+    """Return a recipe's ELBO; `analytic` has this guide's KL in closed form."""
     if recipe.temperature != 1:
         if recipe.estimator["name"] != "analytic":
             raise ValueError(

@@ -411,7 +411,7 @@ def report(
     run: Annotated[str, typer.Argument(help="A run folder or the name of a shipped posterior.")],
     out: Annotated[Path | None, typer.Option(help="Folder for report.html; default the run folder.")] = None,
     twin: Annotated[
-        str | None, typer.Option(help="Another run to show beside; default RUN/twin if there is one.")
+        str | None, typer.Option(help="Another run to show beside; default RUN/twin, if it exists.")
     ] = None,
     ood: Annotated[list[str] | None, typer.Option(help="A data set to tell apart from the test rows; repeat.")] = None,
     num_samples: Annotated[int | None, typer.Option(min=1, help="Draws; default as in the recipe.")] = None,
@@ -456,13 +456,13 @@ def compare(
 def card(
     runs: Annotated[list[str], typer.Argument(help="Run folders of one recipe with different seeds; ships the first.")],
     twin: Annotated[
-        list[str] | None, typer.Option(help="A deterministic run for a seed; repeat for every one.")
+        list[str] | None, typer.Option(help="A deterministic run for a seed; repeat for every seed.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Default the recipe's.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write; default cards/NAME.")] = None,
     num_samples: Annotated[int | None, typer.Option(min=1, help="Draws; default as in the recipe.")] = None,
     tried: Annotated[
-        list[str] | None, typer.Option(help="A run of another setting tried on validation; repeat for every one.")
+        list[str] | None, typer.Option(help="A run of another setting tried on validation; repeat for every setting.")
     ] = None,
     twin_tried: Annotated[list[str] | None, typer.Option(help="Likewise of the twin.")] = None,
     data_root: DataRoot = None,

@@ -1,5 +1,5 @@
 """
-Model cards: what a posterior of the zoo is, how it was made, and what it scores, from its run folders.
+Model cards: what a posterior of the zoo is, how it was trained, and what it scores, from its run folders.
 
     python -m pyro_bnn.cards --readme README.md     write the table of the zoo between its two markers
     python -m pyro_bnn.cards --verify [NAME ...]    score the shipped posteriors again, beside their cards
@@ -261,16 +261,16 @@ def _pair(runs: Sequence[FinishedRun], twins: Sequence[FinishedRun]) -> list[Fin
 
 
 def _epochs(recipe: Recipe) -> int:
-    """Return how long one network was trained: a chain of snapshots is one."""
+    """Return how long one network was trained: all snapshots together are one network."""
     kind = recipe.method
     return recipe.epochs * (kind["members"] if kind["name"] == "snapshots" else 1)
 
 
-# -- how it was made ---------------------------------------------------------------------------------------------------
+# -- how it was trained ------------------------------------------------------------------------------------------------
 
 
 def _settings(recipe: Recipe, run: FinishedRun) -> list[str]:
-    """Return the `--set` arguments that make the catalogue's recipe this one."""
+    """Return the `--set` arguments that turn the catalogue's recipe into this recipe."""
     catalogued = find_recipe(recipe.name)
     given = [] if recipe.budget == catalogued.budget else [f"budget={recipe.budget}"]
     catalogued = _resolved(catalogued.changed({"budget": recipe.budget}), run)
@@ -342,7 +342,7 @@ def make_card(
 
     Its twin goes into the folder `twin`, where a report of the posterior finds it.
 
-    :param runs: run folders that differ in their seed; the first is the one to ship.
+    :param runs: run folders that differ in their seed; the first is shipped.
     :param twins: a deterministic run for every seed.
     :param name: default the recipe's.
     :param out: the folder to write; default cards/NAME.
@@ -430,7 +430,7 @@ def _tried(
 
 
 def _origin(run: FinishedRun) -> dict[str, Any]:
-    """Return how a run was made."""
+    """Return where a run comes from: recipe, command, data, versions, machine."""
     recipe, results = run.recipe, run.results
     return {
         "description": recipe.description,

@@ -1,5 +1,5 @@
 """
-What was tried on validation before a card was made: the setting of each run folder beside the card's.
+What was tried on validation before the choice on a card: the setting of each run folder beside the card's.
 
 The number of settings tried belongs to a result: the more, the better the best of them looks. A run counts whether it
 was finished or not: what was given up is known by its recipe and its history.
@@ -63,7 +63,7 @@ def settings_tried(
     chosen: Path, others: Sequence[Path], score: Callable[[Path], Mapping[str, float] | None]
 ) -> list[dict[str, Any]]:
     """
-    Return the chosen setting and the others tried, best first: each one's seed, epochs and scores on validation.
+    Return the chosen setting and the others tried, best first: seed, epochs and scores on validation.
 
     :param chosen: the folder of a run of the setting that was chosen.
     :param others: run folders of other settings, one of each: a setting on another seed is not another setting.

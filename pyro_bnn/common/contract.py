@@ -1,5 +1,5 @@
 """
-The contract of a guide: what the rest of the library may ask of one, and what holds where a guide says nothing.
+The contract of a guide: what the rest of the library may ask of it, and what holds where it says nothing.
 
 The guides of this library derive from :class:`Guide` and say where they differ from its neutral answers. Another guide,
 one of Pyro's or a function, is asked through :func:`contract_of`, which puts a :class:`ForeignGuide` around it: the one

@@ -17,7 +17,7 @@ _LARGEST_MMAP_THRESHOLD = 32 * 1024 * 1024
 
 def keep_freed_memory(megabytes: int = 512) -> bool:
     """
-    Let this process keep up to so many megabytes that it has freed; return whether the C library can be told.
+    Let this process keep up to so many megabytes that it has freed; return whether the C library has that setting.
 
     Call it once, before training. Blocks above 32 MB still go back to the system at once.
     """

@@ -75,7 +75,7 @@ def reachable_modules(*programs: Any) -> list[nn.Module]:
     """Return every module that can be reached from the programs, each once."""
     modules: dict[int, nn.Module] = {}
     seen: set[int] = set()
-    kept: list[Any] = []  # what was made on the way must outlive its id
+    kept: list[Any] = []  # objects that come up on the way must outlive their ids
     todo = [(program, 0) for program in programs]
     while todo and len(seen) < _MOST:
         thing, depth = todo.pop()

@@ -1,7 +1,7 @@
 """
 Modules that have moved to another room: their old names work for one version, with a warning that names the new one.
 
-An old name is a module of its own that hands every attribute on; nothing is imported before one is asked for.
+An old name is a module of its own that hands every attribute on; nothing is imported before an attribute is asked for.
 """
 
 import sys

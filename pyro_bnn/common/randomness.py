@@ -26,6 +26,6 @@ class RandomState(NamedTuple):
             torch.cuda.set_rng_state_all(self.cuda[: torch.cuda.device_count()])
 
     def same(self, other: "RandomState") -> bool:
-        """Whether two states are one."""
+        """Whether two states are equal."""
         devices = len(self.cuda) == len(other.cuda) and all(map(torch.equal, self.cuda, other.cuda))
         return devices and torch.equal(self.cpu, other.cpu)

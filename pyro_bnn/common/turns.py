@@ -96,7 +96,7 @@ def alone() -> Iterator[None]:
 
 
 def in_turn(function: Callable[P, R]) -> Callable[P, R]:
-    """Return the function as one that has a turn for each call; it keeps its name and its words."""
+    """Return a function that has a turn for each call of this function; it keeps its name and its words."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         with alone():

@@ -5,7 +5,7 @@ Frames and series are known by what they can do, not by their library: a frame h
 `frame[name]`, both have `to_numpy()`. Neither library is asked for.
 
 Tensors keep their dtype, and so do arrays, unless a floating `dtype` is asked for, which floating arrays take up: NumPy
-makes float64 without being told. A frame's columns become float32. Missing entries (None, NA, masked) become NaN.
+makes float64 by default. A frame's columns become float32. Missing entries (None, NA, masked) become NaN.
 
 Inputs are one tensor x (N, ...), or several as a tuple (x1, x2, ...) with a row of each per row of the data, for
 programs that are called `model((x1, x2), y)` and networks that are called `net(x1, x2)`.
@@ -127,7 +127,7 @@ def as_tensor(values: Any, name: str, dtype: torch.dtype | None = None) -> Tenso
     if isinstance(values, Frame):
         columns = frame_columns(values, name)
         if not columns:
-            raise ValueError(f"{name} has no columns; give at least one")
+            raise ValueError(f"{name} has no columns; give at least one column")
         arrays = [numbers_of(column, f"column {key!r} of {name}") for key, column in columns.items()]
         table = np.stack([array.astype(np.float64) for array in arrays], 1)  # (N, D)
         return torch.from_numpy(table).to(dtype or torch.float32)

@@ -10,7 +10,7 @@ __all__ = ["check_finite", "check_labels", "check_weights", "check_weights_shape
 
 
 def check_finite(values: Tensor, name: str) -> None:
-    """Refuse NaN and infinity, naming the first row that holds one."""
+    """Refuse NaN and infinity, naming the first row that holds either."""
     if not values.is_floating_point() or values.numel() == 0:
         return
     if not bool(torch.isfinite(torch.stack(torch.aminmax(values))).all()):  # one pass; NaN comes through

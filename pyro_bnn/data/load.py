@@ -8,7 +8,7 @@ Shapes: a table x (N, D) stays; images (N, H, W) become (N, 1, H, W); of four di
 that is 1, 3 or 4 and the second is not (NHWC), else the second (NCHW). Images in uint8 are divided by 255. Everything
 becomes float32. Targets of shape (N, 1) become (N,).
 
-A table (a .csv file, or a frame of pandas or polars) is told its `target` column; see :mod:`pyro_bnn.data.frames`. Its
+Of a table (a .csv file, or a frame of pandas or polars) say the `target` column; see :mod:`pyro_bnn.data.frames`. Its
 test rows are drawn once: `split` is the seed of the drawing, so that the same rows are left out whatever `seed` is.
 
 Task: the file's `task`, or the argument; else integers are class labels and real numbers are regression targets, but
@@ -103,7 +103,7 @@ def load_data(
     :param val_fraction: share of train, in [0, 1), that becomes the validation split; by class for classification.
     :param seed: chooses the rows of the validation split and of `train_size` and `test_size`.
     :param standardise: fit on train and apply to all; "x" leaves the targets (counts) as they are; False leaves all
-        values as they are (uint8 images: in [0, 1]); a `Standardiser` is applied to x instead of a fitted one
+        values as they are (uint8 images: in [0, 1]); a `Standardiser` is applied to x, and none is fitted
         (out-of-distribution data on the in-distribution scale).
     :param split: which of its train/test splits, for a file that stores several; default the first. Of a
         table, the seed of the test rows.

@@ -8,7 +8,7 @@ What is standardised says so. `Standardiser.apply` returns a `Standardised` tens
 a tensor like any other. What is chosen from it, put together, or moved (slices, indices, `cat`, `stack`, `to`, views,
 copies, a DataLoader's batches) says it, too. What is computed from it by arithmetic is of a scale that nobody knows
 (`x + noise` is still standardised, `x * sd + mean` no longer): that is a `Computed` tensor, which a posterior refuses
-until it is told the scale. All else (a network's output, a mean, an array) is plain, and plain values are raw.
+until its scale is said. All else (a network's output, a mean, an array) is plain, and plain values are raw.
 """
 
 import copy
@@ -26,7 +26,7 @@ T = TypeVar("T")
 _ROWS_AT_ONCE = 4096
 
 _SAME = 1e-6
-"""Standardisers are one if they differ by less than this share of a standard deviation."""
+"""Standardisers are the same if they differ by less than this share of a standard deviation."""
 
 _MOVES = frozenset(
     {
@@ -83,7 +83,7 @@ class Marked(Tensor):
         return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Marked":
-        """Return a copy with the same mark; the standardiser is one for both."""
+        """Return a copy with the same mark and the same standardiser."""
         if id(self) not in memo:
             memo[id(self)] = _mark(copy.deepcopy(plain(self), memo), (type(self), self.standardiser))
         return cast(Marked, memo[id(self)])

@@ -59,7 +59,7 @@ class Stream(Protocol):
         """The generator of the data's own order, if there is one."""
 
     def first(self) -> Split:
-        """Return the first batch, or one like it, and leave every random state as it was."""
+        """Return the first batch, or a batch like it, and leave every random state as it was."""
 
     def epoch(self, order: torch.Generator | None) -> Iterator[Batch]:
         """Yield the batches of one epoch."""
@@ -243,7 +243,7 @@ class Loaded:
 
 
 def _length(data: Any) -> int | None:
-    """Return the length of what has one."""
+    """Return the length of data that have a length."""
     try:
         return len(data)
     except (TypeError, NotImplementedError):

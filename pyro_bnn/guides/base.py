@@ -15,4 +15,4 @@ __all__ = ["Dealt", "ForeignGuide", "Guide", "GuideMeta", "Role", "SiteView", "W
 
 
 class GuideMeta(type(PyroModule), ABCMeta):  # type: ignore[misc]
-    """The class of guides that are Pyro modules, too: one with an abstract method left cannot be made."""
+    """The class of guides that are Pyro modules, too: a guide with an abstract method left is not built."""

@@ -34,7 +34,7 @@ __all__ = ["FlatGuide", "Place", "load_model_state", "model_state", "state_names
 @dataclass(frozen=True)
 class Place:
     """
-    Where a site lies in the flat vector, and how it is made from its slice.
+    Where a site lies in the flat vector, and how its value follows from its slice.
 
     `offset` is where the site begins in the vector of its group, which is the flat vector itself if there is but one.
     """

@@ -55,7 +55,7 @@ class FlatSlice(NamedTuple):
 
 class _Presampled(dist.Normal):
     """
-    A Normal whose first draw was made beforehand, as a slice of one flat draw; further draws are its own.
+    A Normal whose first draw was taken beforehand, as a slice of one flat draw; further draws are its own.
 
     Its parameters are slices of flat vectors, too, cut out and brought into shape when somebody asks for them: a step
     with a flat KL does not.
@@ -84,7 +84,7 @@ class _Presampled(dist.Normal):
         return draw
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
-        """Return a plain Normal: an expanded one needs draws of its own."""
+        """Return a plain Normal: an expanded Normal needs draws of its own."""
         return dist.Normal(self.loc, self.scale).expand(batch_shape)
 
 
@@ -249,7 +249,7 @@ class AutoMeanFieldNormal(FlatGuide):
     # -- sampling ------------------------------------------------------------------------------------------------
 
     def scale_of(self, rho: Tensor) -> Tensor:
-        """Return sigma for rho: softplus, saturating at `max_scale` if there is one."""
+        """Return sigma for rho: softplus, saturating at `max_scale` if that is given."""
         sigma = softplus(rho)
         cap = self._options["max_scale"]
         return sigma if cap is None else -cap * torch.expm1(-sigma / cap)

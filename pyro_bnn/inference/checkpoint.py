@@ -1,5 +1,5 @@
 """
-The whole state of a fit, so that a killed run goes on to the same bits as one that was never interrupted.
+The whole state of a fit, so that a killed run goes on to the same bits as a run that was never interrupted.
 
 A state is plain data (tensors, numbers, strings, dicts, lists): `torch.save` writes it and `torch.load` reads it with
 `weights_only=True`. Names in it are relative to the model and the guide, for the full names carry a serial number that

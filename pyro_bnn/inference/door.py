@@ -5,7 +5,7 @@ The program is run once, on the first batch, without a trace left behind. That r
 the plate and the observed sites, checks labels, and settles the dtypes:
 
     arrays and frames      floats take up the dtype of the guide's or model's parameters (else torch's default dtype):
-                           NumPy makes float64 without being told
+                           NumPy makes float64 by default
     tensors                stay as they are if the program takes them
     integers in x          stay integers if the program takes them (an embedding does)
     what it refuses        is offered again as int64 and as floats, each input by itself, in this order; the first batch
@@ -53,7 +53,7 @@ _REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedErro
 
 @runtime_checkable
 class _UnitTargets(Protocol):
-    """A model that knows whether its noise and its prior are made for targets of mean 0 and sd 1."""
+    """A model that knows whether its noise and its prior suit targets of mean 0 and sd 1."""
 
     def expects_unit_targets(self) -> bool: ...
 

@@ -179,7 +179,7 @@ class TraceScoreFunction_ELBO(Trace_ELBO):
     """
     REINFORCE for every site of the guide, reparameterisable or not, with a baseline that never sees its own draw.
 
-    With several particles the baseline of one is the mean cost of the others (leave-one-out). With a single particle
+    With several particles the baseline of each is the mean cost of the others (leave-one-out). With a single particle
     it is the average cost of earlier steps, decaying by `baseline_decay` a step, and 0 at the first; it is kept per
     site in this object, so use one object per fit (sharing it costs variance, not bias). As in stock Trace_ELBO a site
     pays only the costs of its own entries of the plates it stands in.
@@ -193,7 +193,7 @@ class TraceScoreFunction_ELBO(Trace_ELBO):
         self._averages: dict[str, tuple[Tensor, float]] = {}  # site -> (decaying sum, decaying weight)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the average costs that the baselines are made of, as plain data, for an exact resumption."""
+        """Return the average costs in the baselines, as plain data, for an exact resumption."""
         return {name: [total.clone(), weight] for name, (total, weight) in self._averages.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -174,7 +174,7 @@ class FitState:
 @dataclass(frozen=True)
 class FitResult:
     """
-    What a fit leaves: a line per epoch, the best one on validation, why it ended, and what it fitted with.
+    What a fit leaves: a line per epoch, the best epoch on validation, why it ended, and what it fitted with.
 
     `standardiser` and `y_standardiser` are what inputs and targets are on their scale by.
     """

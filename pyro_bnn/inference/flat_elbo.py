@@ -10,7 +10,7 @@ With q = prod_i N(mu_i, sigma_i^2) and p = prod_i N(m_i, s_i^2), over all sites 
 
 Pyro's TraceMeanField_ELBO evaluates this site by site; here it is one expression over the flat vectors of a guide that
 says where its sites lie (`infer["flat"]` of the site). A site whose prior is not Normal, or whose guide is another, or
-that is masked or inside a plate, is treated as in TraceMeanField_ELBO: analytic KL if one is registered, else sampled.
+that is masked or inside a plate, is treated as in TraceMeanField_ELBO: analytic KL if there is a formula, else sampled.
 As there, the scale of an analytic KL is that of the guide's site.
 
 How a step runs, from the plainest to the fastest, all with the same numbers:
@@ -283,8 +283,8 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
 
     `trace=True` is a promise of yours, that of torch.jit.trace: what the step computes depends on its arguments'
     tensors, on parameters, buffers and random draws, and on nothing else that changes; its Python then runs at the
-    first step only. By default a step is recorded where the library can be certain of that without being told: inside
-    `fit`, if the network, its prior and its likelihood are made of torch's and this library's code alone, and so is
+    first step only. By default a step is recorded where the library can be certain of that by itself: inside
+    `fit`, if the network, its prior and its likelihood consist of torch's and this library's code alone, and so is
     what `fit` calls between two steps.
 
     :param num_particles: how many draws to average over.

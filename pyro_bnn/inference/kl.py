@@ -22,7 +22,7 @@ Graves 2011, Practical variational inference for neural networks (the share 1/M)
 
 Departures. lam^b overflows float32 at a few hundred batches, so the geometric share is evaluated in log space. lam = 0
 means "no KL at all" (pi = 0 for every batch), not the limit lam -> 0, in which the first batch pays everything; it is
-the one share that does not sum to 1. A shorter last batch has a smaller uniform share; the geometric one is blind to
+the only share that does not sum to 1. A shorter last batch has a smaller uniform share; the geometric share is blind to
 batch sizes.
 """
 
@@ -249,7 +249,7 @@ def geometric(lam: float) -> KLWeight:
 
 
 def blundell() -> KLWeight:
-    """pi_b = 2^(M-1-b) / (2^M - 1): each batch pays half of what the one before paid."""
+    """pi_b = 2^(M-1-b) / (2^M - 1): each batch pays half of what the batch before paid."""
     return geometric(0.5)
 
 

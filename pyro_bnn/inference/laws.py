@@ -108,7 +108,7 @@ def class_log_probs(law: Distribution) -> Tensor | None:
     Return the normalised log-probabilities (B, K) of a law of classes, None of any other.
 
     A law is one of classes if it says so (`OfClasses`), or if its values are finitely many labels: no and yes, or
-    numbers that have no mean, as torch's Categorical says. Binomial counts have one, and stay counts.
+    numbers that have no mean, as torch's Categorical says. Binomial counts have a mean, and stay counts.
     """
     base = peeled(law)
     if isinstance(base, OfClasses):
@@ -145,7 +145,7 @@ class _NotPlainError(Exception):
 
 
 def widened(law: Distribution) -> Distribution:
-    """Return the law on the CPU and in float64; one that holds a network stays as it is."""
+    """Return the law on the CPU and in float64; a law that holds a network stays as it is."""
     try:
         return _wide(law)
     except _NotPlainError:

@@ -4,7 +4,7 @@ Predictive draws: one weight sample at a time for the whole set, in chunks of ro
     p(y | x, D)  ~=  (1/S) sum_s p(y | x, w_s),      w_s ~ q(w)
 
 A draw is what one weight sample says about every row (`draws.py`). Draws are yielded one by one, so whoever needs only
-their mean or entropy holds one at a time; nothing here grows with S.
+their mean or entropy holds a single draw at a time; nothing here grows with S.
 """
 
 import itertools
@@ -72,7 +72,7 @@ def _observed_site(trace: Any, latents: Container[str]) -> str:
     """
     Return the name of the site that y is observed at: the one sample site that is no latent of the guide's.
 
-    Without y it is not told apart from a latent that the guide leaves to the prior; `obs` is it where it is the only
+    Without y nothing separates it from a latent that the guide leaves to the prior; `obs` is it where it is the only
     one inside the plate "data".
     """
     sites: dict[str, Any] = {
@@ -91,7 +91,7 @@ def _observed_site(trace: Any, latents: Container[str]) -> str:
     if len(sites) > 1:
         raise ValueError(
             f"the model has the sites {', '.join(map(repr, sites))} beside the guide's latent ones, and a prediction "
-            "is of a single observed site: predict with pyro.infer.Predictive, or with a program that observes one"
+            "is of a single observed site: predict with pyro.infer.Predictive, or with a program that observes one site"
         )
     if not sites:
         raise ValueError(
@@ -210,7 +210,7 @@ def predictive_draws(
     x may be a tuple of several inputs. Integers that the model refuses are offered to it again as floats. Each draw is
     a turn of its own (:mod:`pyro_bnn.common.turns`): draws in several threads do not mix.
 
-    :param chunk: rows per forward pass, which bounds the memory of one; default `rows_per_pass`.
+    :param chunk: rows per forward pass, which bounds its memory; default `rows_per_pass`.
     :param seed: fixes the draws and leaves the global random state alone.
     :param within: opened around each draw, such as a parameter store of the caller's own.
     """

@@ -255,7 +255,7 @@ class _LayerHandler(Messenger):
 
     @abstractmethod
     def output(self, layer: Layer, x: Tensor, weight: _Draw, bias: _Draw | Tensor | None, spatial_dims: int) -> Tensor:
-        """The layer's output for a weight drawn from its mean-field Normal; `bias` may be one too."""
+        """The layer's output for a weight drawn from its mean-field Normal; `bias` may be drawn too."""
 
     # -- entering and leaving
 

@@ -89,7 +89,7 @@ def fit(
         them; the result keeps both standardisers.
     :param num_data: N, for a DataLoader that does not say how many rows it has.
     :param kl: the weight on the KL, e.g. `kl.tempered(0.1)`; default `kl.uniform()`.
-    :param elbo: any Pyro ELBO; default `FlatMeanField_ELBO()`, the analytic one.
+    :param elbo: any Pyro ELBO; default `FlatMeanField_ELBO()`, with the analytic KL.
     :param callbacks: see :class:`Callback`.
     :param seed: seeds Pyro and the order of the rows; without it both go on from the global random state.
     :param augment: changes a batch of inputs (B, ...) before a step.

@@ -33,7 +33,7 @@ class Averaged(Method, ABC):
     What averages have in common.
 
     :param start: epochs before averaging begins; default half of them.
-    :param cycle: epochs between snapshots; a fraction of one is fine.
+    :param cycle: epochs between snapshots; may be a fraction.
     :param low: where the learning rate ends in every cycle, as a fraction of the recipe's.
     :param schedule: 'sawtooth' is the rate as given, then cycles down to `low`; 'recipe' leaves the recipe's schedule.
     """

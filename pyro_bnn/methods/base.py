@@ -3,7 +3,7 @@ What every method is given and leaves: the work, its run folder, and the base of
 
 A method is a frozen dataclass of its numbers, and a function of the work to be done that returns what it leaves. What
 follows from the recipe (half of the epochs, the steps of a cycle) is spelled out by `resolved`. Each unit of work (a
-fit, a member, a chain) keeps its own checkpoint, and one that is finished is not done again on resumption.
+fit, a member, a chain) keeps its own checkpoint, and a unit that is finished is not done again on resumption.
 """
 
 import json
@@ -68,7 +68,7 @@ class RunFolder(Callback):
     """
     Keep a run folder up to date: the recipe, a line per epoch, the last state and the best on validation.
 
-    :param part: the name of the unit of work, whose checkpoint is in a folder of its own; "" if there is but one.
+    :param part: the name of the unit of work, whose checkpoint is in a folder of its own; "" if there is a single unit.
     :param before: the lines of the units before it.
     """
 
@@ -122,7 +122,7 @@ class _Best(Callback):
 @final
 @dataclass
 class Outcome:
-    """What a training leaves: the guide (None if it was interrupted before there was one) and how it went."""
+    """What a training leaves: the guide (None after an interruption before there was a guide) and how it went."""
 
     guide: Any
     history: list[dict[str, Any]]
@@ -145,7 +145,7 @@ class Work:
 
     :param parts: what the recipe names.
     :param run: the recipe of the whole run, of which this may be a part.
-    :param folder: the run folder, if there is one.
+    :param folder: the run folder, if anything is kept.
     :param callbacks: what every fit calls.
     :param part: the unit of work this is.
     """
@@ -183,7 +183,7 @@ class Work:
         keep_best: bool = False,
         batch_size: int | None = None,
     ) -> FitResult:
-        """Train `guide` as the recipe says, going on from a checkpoint if there is one."""
+        """Train `guide` as the recipe says, going on from its checkpoint, if it exists."""
         parts, recipe = self.parts, self.recipe
         best = _Best()
         watchers: list[Callback] = [*([best] if keep_best else []), *callbacks]
@@ -230,7 +230,7 @@ class Method(ABC):
         """Do the work."""
 
     def make_guide(self, recipe: Recipe, model: Any) -> Any:
-        """Return what is trained, a new one from the random state as it is: the recipe's guide, or another."""
+        """Return a new guide to train, from the random state as it is: the recipe's, or another."""
         return recipe_guide(recipe, model)
 
     def resolved(self, recipe: Recipe) -> "Method":

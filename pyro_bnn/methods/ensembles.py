@@ -2,11 +2,11 @@
 Ensembles: members by any method, trained apart (deep ensembles) or one after the other along one training (snapshots).
 
 Snapshots begin the schedule of the learning rate anew for each member, which goes on from where the one before it
-ended: the rate leaves the valley that was found, and its end finds the next. Members differ less than those trained
+ended: the rate leaves the valley it ended in, and ends in the next. Members differ less than those trained
 apart, and each has the training of all before it.
 
 References: Lakshminarayanan, Pritzel, Blundell 2017 (deep ensembles); Huang et al. 2017 (snapshots). There a member is
-a point; here it is any guide that SVI fits or an average of one.
+a point; here it is any guide that SVI fits, or the average of such a guide.
 """
 
 import copy

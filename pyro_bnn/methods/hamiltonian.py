@@ -61,7 +61,7 @@ class Hamiltonian(Method, ABC):
         return self
 
     def make_guide(self, recipe: Recipe, model: Any) -> AutoPoint:
-        """Return a point, which stands for the chains until they have made their draws."""
+        """Return a point, which stands for the chains until they have their draws."""
         return recipe_point(recipe, model)
 
     def check(self, parts: "Assembly") -> None:

@@ -1,4 +1,4 @@
-"""Guides by SVI, points with and without a prior, masks over a point, and the curvature around one."""
+"""Guides by SVI, points with and without a prior, masks over a point, and the curvature around a point."""
 
 import time
 from collections.abc import Sequence

@@ -70,7 +70,7 @@ def _places(net: nn.Module) -> dict[str, tuple[str, ...]]:
     """
     Return by a parameter's first name the names of all places that hold it.
 
-    A module that is found under two names counts once.
+    A module with two names counts once.
     """
     first: dict[int, str] = {}
     places: dict[str, tuple[str, ...]] = {}

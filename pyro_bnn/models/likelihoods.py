@@ -4,7 +4,7 @@ Likelihoods: what a network's output says about a label.
 A likelihood turns outputs of shape (..., B, K) into a distribution with batch shape (..., B). Numbers that it learns
 itself are declared by `parameters()` and registered by the model, so that one optimizer step trains everything.
 
-The contract, which is all that a new one has to fill in:
+The contract, which is all that a new likelihood has to fill in:
 
     distribution(output, parameters)    p(y | output): shape (..., B), with D targets as its event
     shape_target(y, output)             y in that shape; what would broadcast or is no target is refused
@@ -45,7 +45,7 @@ __all__ = [
 Task: TypeAlias = Literal["classification", "regression", "counts"]
 
 _NO_LABEL = -(2**31)
-"""No class has this label; torch would give a label that it is told to ignore the probability 1."""
+"""No class has this label; torch gives the label to ignore the probability 1."""
 
 _NO_PARAMETERS: Mapping[str, Tensor] = {}
 
@@ -264,7 +264,7 @@ class LearnedGaussian(Likelihood):
     init_noise: float = 1.0
 
     def expects_unit_targets(self) -> bool:
-        """Return True: the noise is learned, from a start that is made for standardised targets."""
+        """Return True: the noise is learned, from a start that suits standardised targets."""
         return True
 
     def __post_init__(self) -> None:
@@ -302,7 +302,7 @@ class HeteroscedasticGaussian(Likelihood):
         return 2 * _at_least_one(targets)
 
     def expects_unit_targets(self) -> bool:
-        """Return True: the noise is learned, from a start that is made for standardised targets."""
+        """Return True: the noise is learned, from a start that suits standardised targets."""
         return True
 
     def __post_init__(self) -> None:
@@ -338,7 +338,7 @@ class StudentT(Likelihood):
         _check_positive("df", self.df, "a number of degrees of freedom", _LEAST_DF if self.learn_df else 0.0)
 
     def expects_unit_targets(self) -> bool:
-        """Return True: the scale is learned, from a start that is made for standardised targets."""
+        """Return True: the scale is learned, from a start that suits standardised targets."""
         return True
 
     def parameters(self) -> dict[str, tuple[float, constraints.Constraint]]:

@@ -9,7 +9,7 @@ For a point estimate, nll + r(w) is -log p(w | data) up to a constant when the p
 
     log Z = ln 2 + (D/2) ln pi + lnGamma(D) - lnGamma(D/2) - D ln lambda             for a group of D weights
 
-In spherical coordinates the group density is r^(D-1) exp(-lambda r) times the uniform one on the sphere: the radius is
+In spherical coordinates the group density is r^(D-1) exp(-lambda r) times the uniform law on the sphere: the radius is
 Gamma(D, lambda), E r^2 = D (D + 1) / lambda^2, and each of the D components carries a D-th of it. D = 1 is Laplace.
 
 Asking for the variance v of the initialisation fixes the weight of the penalty (Wolinski, Charpiat and Ollivier, An
@@ -504,7 +504,7 @@ class SharedPrior(Prior):
     One distribution over a single weight, shared by all weights, such as what `prior_from_penalty` returns.
 
     :param density: any Pyro distribution with scalar events. Tables, Normal and Laplace distributions follow the dtype
-        and device of the weights; others must be made in it.
+        and device of the weights; others must be built in it.
     """
 
     density: Distribution

@@ -6,7 +6,7 @@ for it once the number of epochs and steps is known, and yields the number f tha
 Working on a factor and not on the rates themselves lets one schedule serve groups with different rates, parameters that
 appear late, and optimizers with more than one rate.
 
-Times are in epochs and may be fractions of one. All schedules but the plateau advance with every optimizer step; the
+Times are in epochs and may be fractions. All schedules but the plateau advance with every optimizer step; the
 plateau looks at a metric at the end of each epoch.
 
 - cyclic: L. N. Smith, Cyclical learning rates for training neural networks, 2017
@@ -378,10 +378,10 @@ class Factor:
 @dataclass(frozen=True)
 class LRRange:
     """
-    What a learning-rate range test found.
+    The outcome of a learning-rate range test.
 
     `suggestion` is a tenth of the rate with the lowest smoothed loss, None if the loss never fell. (The steepest fall,
-    the other usual choice, is found in the noise of the first steps where they are noisy.)
+    the other usual choice, lies in the noise of the first steps where they are noisy.)
     """
 
     lrs: tuple[float, ...]

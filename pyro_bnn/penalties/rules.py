@@ -74,7 +74,7 @@ def _check_weight(weight: float) -> None:
 
 
 class Penalty(ABC):
-    """A penalty r(w) on the weight of one layer, and what the Dirac family makes of it."""
+    """A penalty r(w) on the weight of one layer, and the prior that it implies for the Dirac family."""
 
     weight: float
 
@@ -235,7 +235,7 @@ class QuadraticPenalty:
 
 
 def gaussian_penalty(prior_sd: float) -> QuadraticPenalty:
-    """Return the one quadratic penalty whose prior is N(0, prior_sd^2) whatever the variational scale (K = 0)."""
+    """Return the only quadratic penalty whose prior is N(0, prior_sd^2) whatever the variational scale (K = 0)."""
     if not (math.isfinite(prior_sd) and prior_sd > 0):
         raise ValueError(f"prior_sd={prior_sd} is not a standard deviation: pass a finite number above 0")
     s0 = prior_sd**2

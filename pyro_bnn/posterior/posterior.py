@@ -65,7 +65,7 @@ INFO = {
     "num_data": "N, the rows that were trained on",
     "eta": "the tempering: the target is p(w) prod p(y|x,w)^(1/eta)",
     "temperature": "T of a cold posterior, whose target is (p(w) prod p(y|x,w))^(1/T)",
-    "method": "how it was made: 'svi', 'hwa', 'sgld', ...",
+    "method": "how it was trained: 'svi', 'hwa', 'sgld', ...",
     "notes": "anything of your own that JSON holds",
 }
 """The keys of a posterior's info, and what they say."""
@@ -198,7 +198,7 @@ class Posterior:
         return ChainMap(self._given, lent, {} if fitted is None else fitted.info())
 
     def with_guide(self, guide: Callable[..., Any]) -> "Posterior":
-        """Return the same model and info with another guide, such as one that wraps this one's."""
+        """Return the same model and info with another guide, such as a wrapper of this guide."""
         other = Posterior(self.model, guide)
         other._lender = self
         return other
@@ -677,7 +677,7 @@ def _serial_name(guide: Any) -> str:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Return the description of a saved posterior; say plainly if `folder` is not one."""
+    """Return the description of a saved posterior; say plainly if `folder` holds none."""
     if not (folder / DESCRIPTION).is_file() or not (folder / TENSORS).is_file():
         raise FileNotFoundError(
             f"{folder} holds no posterior: it needs {DESCRIPTION} and {TENSORS}, as Posterior.save or a finished "

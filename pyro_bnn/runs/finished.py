@@ -1,5 +1,5 @@
 """
-Finished runs: report on one, compare several.
+Finished runs: report on a run, compare several.
 
 Beside `training`, this is a file where all rooms meet: it opens a run folder (or a shipped posterior) together with
 the data it was trained on, and hands both to `analysis`.

@@ -38,7 +38,7 @@ def load(
     """
     Load a posterior: the name of a shipped one, a run folder, or a folder that `Posterior.save` wrote.
 
-    :param model: the program, for a posterior of a hand-written one.
+    :param model: the program, for the posterior of a hand-written program.
     :param guide: likewise the guide, if it is hand-written too.
     :param trust: packages whose modules may be imported for a network, prior, likelihood or guide of your own.
 

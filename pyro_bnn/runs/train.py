@@ -3,7 +3,7 @@ Train a recipe and leave a run folder.
 
 It holds `recipe.toml` (resolved: no default left implicit), `metrics.jsonl` (a line per epoch), `checkpoint/` (last and
 best on validation), `posterior.safetensors` with `posterior.json`, `results.json`, and what people look at:
-`posterior.nc` for ArviZ and `report.html`. Everything is built and checked before the folder is made, and every file is
+`posterior.nc` for ArviZ and `report.html`. Everything is built and checked before the folder exists, and every file is
 replaced in one step.
 """
 
@@ -97,9 +97,9 @@ def train(
 
     :param recipe: a name of the catalogue, a .toml file, or a Recipe.
     :param variant: one of the recipe's variants; `pyro-bnn list variants` shows them.
-    :param out: the run folder; without one nothing is written.
+    :param out: the run folder; None writes nothing.
     :param data_root: where data sets by name live; default PYRO_BNN_DATA, else the user's cache.
-    :param resume: go on with an unfinished run in `out`; False refuses a folder that holds one.
+    :param resume: go on with an unfinished run in `out`; False refuses a folder with an unfinished run.
     :param progress: show a progress bar, or a line per epoch where there is no terminal.
     :param report: write `posterior.nc` and `report.html` into `out`, too: some seconds more.
     :param settings: recipe keys to change, e.g. `epochs=3`; dotted ones as `**{"optim.loc.lr": 1e-3}`.

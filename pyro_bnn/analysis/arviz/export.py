@@ -15,7 +15,7 @@ Inputs, targets and predictions are in raw units and in float32. Dimensions are 
 and those of a weight after its site (`net.fc1.weight_out`). Draws that a sampler stored are exported one and all, by
 chain.
 
-Memory. One draw at a time is made and written, so that of the network no more than one set of weights is held beside
+Memory. Draws are taken and written one at a time, so that of the network no more than one set of weights is held beside
 the result. In memory that is `export_bytes`; an export beyond MAX_BYTES is refused. With `path` the arrays are on disk
 from the start, in chunks, and the result reads them lazily: a site of a million weights in full costs a few of them.
 
@@ -177,7 +177,7 @@ class _Variable:
 
 
 class _Store(ABC):
-    """Where an export is kept: arrays are made first, filled draw by draw, and handed over at the end."""
+    """Where an export is kept: empty arrays come first, are filled draw by draw, and are handed over at the end."""
 
     @abstractmethod
     def new(self, variable: _Variable) -> Array:

@@ -99,7 +99,7 @@ def build_report(
         fitted.
     :param history: the training trace, one mapping per epoch.
     :param results: what `results.json` holds: seconds, best epoch, versions, machine.
-    :param evaluation: what `evaluate_rows` gave on `test`, if it is at hand; else it is made.
+    :param evaluation: what `evaluate_rows` gave on `test`; default it is asked here.
     :param outside: unfamiliar inputs by name, likewise; default noise and shuffled pixels.
     :param twin: another model on the same rows, shown beside.
     :param loo: leave-one-out at training rows, where it is defined; without it the page says why it is not.
@@ -111,7 +111,7 @@ def build_report(
     if evaluation is None:
         evaluation = evaluate_rows(posterior, *test, num_samples, seed=seed)
     if twin is not None and type(twin.evaluation) is not type(evaluation):
-        raise ValueError(f"the twin {twin.name!r} predicts something else: give one trained on the same data")
+        raise ValueError(f"the twin {twin.name!r} predicts something else: give a twin trained on the same data")
     intervals = evaluation.intervals()
     null: dict[str, float] = {}
     temperature = None

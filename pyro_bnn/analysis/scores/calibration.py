@@ -86,7 +86,7 @@ def adaptive_ece(log_probs: Tensor, labels: Tensor, bins: int = BINS) -> float:
 def scale_temperature(log_probs: Tensor, temperature: float) -> Tensor:
     """Return log p_T (N, K): above 1 flatter, below 1 sharper."""
     if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature={temperature} is not one: pass a finite number above 0")
+        raise ValueError(f"temperature={temperature} divides no logits: pass a finite number above 0")
     check_log_probs(log_probs, shape="(..., K)")
     return (log_probs / temperature).log_softmax(-1)
 

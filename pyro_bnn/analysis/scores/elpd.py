@@ -5,8 +5,8 @@ Held-out elpd: comparing models by their log predictive density at points that n
     se   = sqrt(N var_i)                over points; that of a difference is taken over paired differences
 
 Nothing is left out and nothing corrected for, so the effective number of parameters is 0. ArviZ compares it as it
-compares LOO once it comes as ELPDData, whose entries it insists on calling loo; tables and plots made here say what it
-is. Held-out elpd is defined for every posterior: tempered, cold, a point, an ensemble.
+compares LOO once it comes as ELPDData, whose entries it insists on calling loo; tables and plots of this file say what
+it is. Held-out elpd is defined for every posterior: tempered, cold, a point, an ensemble.
 """
 
 import math

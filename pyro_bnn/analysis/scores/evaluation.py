@@ -165,7 +165,7 @@ def evaluate_rows(
     options: Any = {"chunk": chunk, "standardised": standardised}
     point = None
     if contract_of(posterior.guide).has_median:
-        with suppress(NotImplementedError):  # some of Pyro's guides name one and have none
+        with suppress(NotImplementedError):  # some of Pyro's guides name a median and have none
             point = next(posterior.stream(x, 1, plug_in=True, **options))
     draws = posterior.stream(x, num_samples, seed=seed, **options)
     if (

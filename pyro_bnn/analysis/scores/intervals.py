@@ -6,7 +6,7 @@ The predictive is the equal mixture of draws N(m_s, v_s), s = 1..S, with distrib
     F(y) = mean_s Phi((y - m_s) / sd_s),
 
 and the central interval of a level has the ends F^-1((1 - level)/2) and F^-1((1 + level)/2). F is increasing, so its
-quantile is found by bisection between the smallest and the largest quantile of the components, in float64.
+quantile comes by bisection between the smallest and the largest quantile of the components, in float64.
 
 Coverage needs no quantile: y lies in the interval exactly when F(y) does in [(1 - level)/2, (1 + level)/2]; F(y) is
 the probability integral transform, uniform for a calibrated model. `Posterior.evaluate` uses this form.
@@ -104,5 +104,5 @@ def coverage(interval: Interval, y: Tensor) -> float:
         raise ValueError(f"y has shape {tuple(y.shape)} and the intervals {tuple(interval.lower.shape)}: pass one each")
     check_targets(y, interval.lower)
     if bool((interval.lower.isnan() | interval.upper.isnan()).any()):
-        raise ValueError("the intervals have ends that are NaN, which hold nothing: check how they were made")
+        raise ValueError("the intervals have ends that are NaN, which hold nothing: check the quantiles")
     return float(((interval.lower <= y) & (y <= interval.upper)).double().mean())

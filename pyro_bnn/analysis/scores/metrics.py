@@ -16,13 +16,13 @@ With log p_s (N, K) the class log-probabilities of draw s (one weight sample for
 With draws N(m_si, sd_si^2) of a regression the predictive is their equal mixture: its log-density is a log-mean-exp,
 its mean and variance follow from the law of total variance, and the central interval of a level holds y_i when the
 mixture's distribution function at y_i, mean_s Phi((y_i - m_si) / sd_si), lies within (1 -+ level) / 2: no quantile
-has to be found, and nothing grows with S.
+has to be looked for, and nothing grows with S.
 
 Draws of other laws bring their log-density and distribution function at y (`Scored`). Of counts these are F(y) and
 F(y-) = P(Y < y): y lies between the quantiles of (1 -+ level) / 2 when F(y) reaches the lower level and F(y-) stays
 below the upper one (such an interval holds at least its level, and often more), and the probability integral transform
 is randomised, F(y-) + u (F(y) - F(y-)) with u uniform from a fixed seed: it is uniform for a calibrated model of counts
-too. Where a law has no mean (Cauchy) there is no rmse, and no number that needs one; an infinite variance is inf.
+too. Where a law has no mean (Cauchy) there is no rmse, and no number that needs a mean; an infinite variance is inf.
 
 Every function here checks what it is given, once: log-probabilities whose rows sum to 1 (logits, probabilities and NaN
 do not), labels that name one of the classes, targets and moments that are finite and of one shape. A label of
@@ -542,7 +542,7 @@ def _coverage(scored: Scored, levels: Sequence[float]) -> dict[str, float]:
 
 
 def randomised_pit(scored: Scored) -> Tensor:
-    """Return F(y-) + u (F(y) - F(y-)), u uniform from a fixed seed; F(y) where the two are one."""
+    """Return F(y-) + u (F(y) - F(y-)), u uniform from a fixed seed; F(y) where the two are equal."""
     if torch.equal(scored.cdf, scored.below):
         return scored.cdf
     u = torch.rand(scored.cdf.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -8,7 +8,7 @@ Scores, all high for unfamiliar inputs and all always reported:
     max_probability      1 - max_k p_k
 
 Out-of-distribution is the positive class. AUROC is the chance that a random unfamiliar input scores above a random
-familiar one (ties count half). FPR95 is the share of familiar inputs refused when the threshold lets 95 % of the
+familiar input (ties count half). FPR95 is the share of familiar inputs refused when the threshold lets 95 % of the
 unfamiliar ones be found. Hendrycks and Gimpel 2017, arXiv:1610.02136. Both are torchmetrics'; it takes scores outside
 [0, 1] for logits and squashes them, so it is handed their ranks.
 

@@ -103,7 +103,7 @@ class PrunedGuide(nn.Module, Wrapper):
 
     @property
     def has_median(self) -> bool:  # type: ignore[override]
-        """Whether the guide inside has one."""
+        """Whether the guide inside has a median."""
         return self.inner.has_median
 
     def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:

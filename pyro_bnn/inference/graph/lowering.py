@@ -6,7 +6,7 @@ simplification does:
 
     dead code        is dropped, except for random draws, writes and what returns nothing (assertions)
     no-ops           alias, detach, a view or expand to the same layout, t of t, x + 0, x * 1: their input instead
-    constants        what is made from Python's numbers alone (zeros, ones, ranges) is made once; what depends on a
+    constants        what follows from Python's numbers alone (zeros, ones, ranges) is computed once; what depends on a
                      tensor that was there before is computed at every run, for somebody may have written to it
     repetitions      equal pure operations are computed once
     in place         an element-wise result takes the memory of an operand that nobody needs any more
@@ -15,7 +15,7 @@ None of this changes a number: the same kernels see the same operands. (a + b * 
 the parameters in three places, but rounds once where the program rounds twice.) Whatever shares memory with a tensor
 that the graph writes to, such as the running statistics of a BatchNorm, is left alone.
 
-Operations are called through torch's own Python functions where there is one, for they are called in half the time of
+Operations are called through torch's own Python functions where they exist, for they are called in half the time of
 `torch.ops`.
 """
 
@@ -160,7 +160,7 @@ def _returns_nothing(node: Node) -> bool:
 
 
 def _viewed(node: Node) -> Node | None:
-    """Return the node whose memory this one's result lies in, if it is a view or written in place."""
+    """Return the node whose memory the result of this node lies in, if it is a view or written in place."""
     if node.op != "call_function":
         return None
     schema = _schema(node)
@@ -172,7 +172,7 @@ def _viewed(node: Node) -> Node | None:
 
 
 def base_of(node: Node) -> Node:
-    """Return the node that owns the memory of this one's result."""
+    """Return the node that owns the memory of this node's result."""
     while True:
         below = _viewed(node)
         if below is None:

@@ -6,7 +6,7 @@ and backward alike, and notes operation, arguments and results as a straight-lin
 neither an input nor the result of a recorded operation is held by reference, and read where it lies.
 
 It refuses what a graph cannot repeat for other data: taking a value out of a tensor, tensors of other classes,
-generators of one's own. What runs inside :func:`unrecorded` is not noted: its results are constants. :class:`Writes`
+generators of a user's own. What runs inside :func:`unrecorded` is not noted: its results are constants. :class:`Writes`
 keeps what was in the memory that a function writes to.
 """
 
@@ -162,7 +162,7 @@ def unrecorded() -> Iterator[None]:
 
 
 def computed(tensor: Tensor) -> bool:
-    """Return whether a tensor is an input of a recording being made, or comes of its operations."""
+    """Return whether a tensor is an input of the recording under way, or comes of its operations."""
     return any(recorder.computed(tensor) for recorder in _here.at_work)
 
 

@@ -1,7 +1,7 @@
 """
 Run a training step once, keep its tensor operations, and run those from then on.
 
-A step is a function (model, guide, arguments) -> (loss, nll) of the parameters. To record one,
+A step is a function (model, guide, arguments) -> (loss, nll) of the parameters. To record a step,
 
     1. run it as it is, and note its parameters, what it writes to, and whose code runs (origin.py),
     2. run it again from the same random state and record loss and gradients as tensor operations (recording.py),
@@ -150,7 +150,7 @@ def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any
 
 
 def _structure(spec: Any) -> Any:
-    """Return what tree_flatten says of the structure as a key; in torch 2.6 one with a dictionary has no hash."""
+    """Return what tree_flatten says of the structure as a key; in torch 2.6 dictionaries have no hash."""
     try:
         hash(spec)
     except TypeError:
@@ -354,7 +354,7 @@ class RecordedSteps:
         by_name: bool,
     ) -> StepResult | None:
         """
-        Run one step as a recording, which is made first if need be; None if it has to run eagerly.
+        Run one step as a recording, of this step if there is none yet; None if it has to run eagerly.
 
         :param program: the step; it must not depend on anything but its arguments and `variant`.
         :param variant: options of the program that a recording depends on.
@@ -383,7 +383,7 @@ class RecordedSteps:
             emit(recorded.params)
         return result
 
-    # -- making one ----------------------------------------------------------------------------------------------
+    # -- recording -----------------------------------------------------------------------------------------------
 
     def _record(
         self,

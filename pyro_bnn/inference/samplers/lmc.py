@@ -5,7 +5,7 @@ Langevin Monte Carlo: the unadjusted Langevin algorithm on a whole potential V.
 
 targets exp(-V) with an error of order gamma. On V = (w - m)' H (w - m) / 2 the chain is linear and its stationary law
 is known: mean m exactly, and covariance H^-1 (I - gamma H / 2)^-1, wider than H^-1; it is unstable from
-gamma = 2 / max eig H on. A Metropolis test would take the error away; `mcmc` has samplers with one.
+gamma = 2 / max eig H on. A Metropolis test would take the error away; `mcmc` has samplers with that test.
 
 With V = N L, L the loss per datum, this is SGLD at full batch with alpha = gamma N, which is how a recipe runs it.
 

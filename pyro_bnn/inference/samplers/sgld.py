@@ -81,7 +81,7 @@ class SGLD(Optimizer):
     :param lr: alpha.
     :param num_data: N.
     :param temperature: T.
-    :param precondition: beta of the preconditioner; 0 is without one.
+    :param precondition: beta of the preconditioner; 0 is without preconditioning.
     :param eps: of the preconditioner.
     :param cycle: K, steps to a cycle; 0 is a constant step.
     :param explore: the share of every cycle that goes without noise.
