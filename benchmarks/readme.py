@@ -11,18 +11,9 @@ import sys
 from pathlib import Path
 
 from benchmarks.table import as_markdown
+from pyro_bnn.common.files import insert_between
 
 ROOT = Path(__file__).parents[1]
-START, END = "<!-- bench:start -->", "<!-- bench:end -->"
-
-
-def insert(text: str, table: str) -> str:
-    """Return the README's text with the table between its markers."""
-    before, start, rest = text.partition(START)
-    _, end, after = rest.partition(END)
-    if not start or not end:
-        raise SystemExit(f"README.md has no place for the table: add the lines {START} and {END}")
-    return f"{before}{START}\n{table}\n{END}{after}"
 
 
 def main() -> None:
@@ -32,7 +23,7 @@ def main() -> None:
     readme = ROOT / "README.md"
     results = json.loads((ROOT / "benchmarks" / "results.json").read_text())
     text = readme.read_text()
-    wanted = insert(text, as_markdown(results))
+    wanted = insert_between(text, "bench", as_markdown(results))
     if options.check:
         sys.exit(0 if wanted == text else "README.md: run `python -m benchmarks.readme`")
     readme.write_text(wanted)

@@ -21,9 +21,7 @@ from pyro_bnn.analysis.scores.ood import detect, gaussian_noise
 from pyro_bnn.assemble import assemble
 from pyro_bnn.cards.curve import learning_curves
 from pyro_bnn.cards.make import (
-    END,
     NOISE_TOLERANCE,
-    START,
     Verification,
     main,
     make_card,
@@ -452,6 +450,10 @@ import pyro, torch
 def refuse(*_): raise OSError("no network here")
 socket.socket.connect = socket.create_connection = refuse
 import pyro_bnn as pb
+
+START, END = "<!-- zoo:start -->", "<!-- zoo:end -->"
+
+START, END = "<!-- zoo:start -->", "<!-- zoo:end -->"
 began = time.perf_counter()
 posterior = pb.load("lenet5-mnist")
 seconds = time.perf_counter() - began

@@ -45,7 +45,7 @@ from pyro_bnn.assemble import resolve
 from pyro_bnn.cards.curve import learning_curves
 from pyro_bnn.cards.text import markdown, readme_table
 from pyro_bnn.cards.tuning import leaves, setting, settings_tried
-from pyro_bnn.common.files import atomic_write, write_text
+from pyro_bnn.common.files import atomic_write, insert_between, write_text
 from pyro_bnn.methods import make_method
 from pyro_bnn.posterior import DESCRIPTION, TENSORS, Posterior
 from pyro_bnn.recipe import Recipe, find_recipe, recipe_names
@@ -66,7 +66,6 @@ __all__ = [
 ]
 
 CARD, TEXT, CURVE, LABELS, NOISE, TWIN = "card.json", "card.md", "curve.svg", "labels.npy", "noise.npy", "twin"
-START, END = "<!-- zoo:start -->", "<!-- zoo:end -->"
 
 NLL_TOLERANCE = 5e-4
 LABELS_PER_ROW = 5 / 10_000
@@ -565,13 +564,12 @@ def verify(name: str | Path, data_root: str | Path | None = None) -> Verificatio
 def write_readme(path: str | Path) -> None:
     """Put the table of the shipped cards between the two markers of a file."""
     file = Path(path)
-    text = file.read_text()
-    if text.count(START) != 1 or text.count(END) != 1 or text.index(START) > text.index(END):
-        raise ValueError(f"{file} has no place for the table: put the lines {START} and {END} where it belongs")
-    before, rest = text.split(START)
-    after = rest.split(END)[1]
     table = readme_table([read_card(name) for name in shipped_cards()])
-    write_text(file, f"{before}{START}\n{table}{END}{after}")
+    try:
+        text = insert_between(file.read_text(), "zoo", table.rstrip("\n"))
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+    write_text(file, text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

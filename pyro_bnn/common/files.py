@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["atomic_write", "write_text"]
+__all__ = ["atomic_write", "insert_between", "write_text"]
 
 
 @contextmanager
@@ -31,3 +31,13 @@ def write_text(path: Path, text: str) -> None:
     """Write a file of text, whole or not at all."""
     with atomic_write(path) as file:
         file.write(text.encode())
+
+
+def insert_between(text: str, name: str, content: str) -> str:
+    """Return text with `content` between its lines `<!-- name:start -->` and `<!-- name:end -->`."""
+    start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
+    before, opened, rest = text.partition(start)
+    _, closed, after = rest.partition(end)
+    if not opened or not closed:
+        raise ValueError(f"there is no place for {name}: add the lines {start} and {end}")
+    return f"{before}{start}\n{content}\n{end}{after}"

@@ -5,15 +5,16 @@ The gallery: docs/studies.md from the outcomes beside it.
 """
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyro_bnn.common.files import write_text
+from pyro_bnn.common.files import insert_between, write_text
 from pyro_bnn.studies.findings import holm
 from pyro_bnn.studies.picture import picture
 
-__all__ = ["gallery", "outcomes_in", "summary", "write_gallery"]
+__all__ = ["gallery", "outcomes_in", "summary", "write_gallery", "write_readme"]
 
 _SCALES = ("smoke", "cpu", "source")
 
@@ -137,3 +138,10 @@ def write_gallery(folder: Path) -> Path:
     page = folder.with_suffix(".md")
     write_text(page, gallery(outcomes_in(folder), folder.name))
     return page
+
+
+def write_readme(file: Path, folder: Path) -> None:
+    """Put the count of verdicts between the README's markers."""
+    page = f"[gallery](docs/{folder.name}.md)"
+    words = f"{summary(outcomes_in(folder))} The {page} has the rules, the figures and the numbers."
+    write_text(file, insert_between(file.read_text(), "studies", "\n".join(textwrap.wrap(words, 120))))
