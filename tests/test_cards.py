@@ -40,6 +40,8 @@ from pyro_bnn.runs.finished import open_run
 from pyro_bnn.runs.loading import load
 from pyro_bnn.runs.train import train
 
+START, END = "<!-- zoo:start -->", "<!-- zoo:end -->"
+
 SMALL: dict[str, Any] = {
     "epochs": 3,
     "data_args": {"train_size": 600},
