@@ -452,10 +452,6 @@ import pyro, torch
 def refuse(*_): raise OSError("no network here")
 socket.socket.connect = socket.create_connection = refuse
 import pyro_bnn as pb
-
-START, END = "<!-- zoo:start -->", "<!-- zoo:end -->"
-
-START, END = "<!-- zoo:start -->", "<!-- zoo:end -->"
 began = time.perf_counter()
 posterior = pb.load("lenet5-mnist")
 seconds = time.perf_counter() - began
