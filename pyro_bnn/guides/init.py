@@ -57,7 +57,7 @@ MEDIAN_DRAWS = 101
 
 def is_real(support: Any) -> bool:
     """Whether a support is the real line, under any number of event dimensions."""
-    while hasattr(support, "base_constraint"):
+    while isinstance(support, constraints.independent):
         support = support.base_constraint
     return support is constraints.real
 

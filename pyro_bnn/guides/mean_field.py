@@ -206,7 +206,8 @@ class AutoMeanFieldNormal(FlatGuide):
         return _assign(names, self._options["groups"])
 
     def _register(self, loc: Tensor, sites: Mapping[str, Any]) -> None:
-        taken = [group for group in self._group_slices if group and hasattr(self, group.partition(".")[0])]
+        attributes = set(dir(self))
+        taken = [group for group in self._group_slices if group.partition(".")[0] in attributes]
         if taken:
             raise ValueError(f"groups: {taken[0]!r} begins with the name of an attribute of the guide: rename it")
         for group, cut in self._group_slices.items():

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast, final
+from typing import Any, Protocol, cast, final, runtime_checkable
 
 import numpy as np
 import pyro
@@ -97,6 +97,14 @@ class RealPrediction:
 
     mean: Tensor
     sd: Tensor
+
+
+@runtime_checkable
+class SaysHowBuilt(Protocol):
+    """A program that says how it was built, and is built again when it is loaded; others are handed in again."""
+
+    def spec(self) -> dict[str, Any] | None:
+        """Return the program as names and numbers."""
 
 
 def _free_names(model: Any, guide: Any) -> tuple[str, ...]:
@@ -704,7 +712,7 @@ def _described(guide: Any) -> dict[str, Any] | None:
 
 
 def _spec(program: Any) -> dict[str, Any] | None:
-    return program.spec() if hasattr(program, "spec") else None
+    return program.spec() if isinstance(program, SaysHowBuilt) else None
 
 
 def _sites(guide: Any) -> list[str] | None:
