@@ -34,6 +34,7 @@ __all__ = [
     "build_elbo",
     "build_guide",
     "build_model",
+    "build_named_model",
     "build_optimizer",
     "build_prior",
     "catalogue",
@@ -62,12 +63,15 @@ _MADE_BY_METHODS = ("dropout", "point", "stored_draws")
 
 def _construct(kind: str, spec: Mapping[str, Any], *args: Any) -> Any:
     """Build what `spec` = {name, numbers...} describes."""
-    numbers = {key: value for key, value in spec.items() if key != "name"}
-    make = look_up(kind, spec["name"])
+    return _called(kind, spec["name"], {key: value for key, value in spec.items() if key != "name"}, *args)
+
+
+def _called(kind: str, name: str, numbers: Mapping[str, Any], *args: Any) -> Any:
+    make = look_up(kind, name)
     try:
         return make(*args, **numbers)
     except TypeError as error:
-        raise ValueError(f"{kind.removesuffix('s')} {spec['name']!r} with {numbers}: {error}") from error
+        raise ValueError(f"{kind.removesuffix('s')} {name!r} with {dict(numbers)}: {error}") from error
 
 
 @final
@@ -117,7 +121,8 @@ def resolve(recipe: Recipe, data: Data) -> Recipe:
     if (law.task == "classification") != (data.task == "classification"):
         raise ValueError(
             f"likelihood {likelihood['name']!r} is for {law.task} and data {data.name!r} are for {data.task}: choose "
-            "another likelihood, or say with data_args.task what the targets are"
+            "another likelihood (one of your own says what it is for by `task`), or say with data_args.task what the "
+            "targets are"
         )
     sized_for = getattr(look_up("models", recipe.model), "sized_for", None)
     args = {} if sized_for is None else sized_for(data.input_shape, data.num_outputs)
@@ -190,10 +195,11 @@ def _layers(recipe: Recipe) -> Callable[[], AbstractContextManager[Any]]:
     return cast(Callable[[], AbstractContextManager[Any]], make)
 
 
-def _model(recipe: Recipe, num_data: int) -> Any:
+def build_named_model(recipe: Recipe, num_data: int) -> Any:
+    """Return the program of a recipe, whose sizes and likelihood are spelled out (see :func:`resolve`)."""
     if recipe.program:
         return build_program(look_up("models", recipe.program), recipe.program_args, num_data)
-    net = _construct("models", {"name": recipe.model, **recipe.model_args})
+    net = _called("models", cast(str, recipe.model), recipe.model_args)
     prior, likelihood = _construct("priors", recipe.prior), _construct("likelihoods", recipe.likelihood)
     return BNN(net, prior, likelihood, num_data, random=recipe.random or None)
 
@@ -273,7 +279,7 @@ def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
     _check_watched(recipe, data)
     recipe = resolve(recipe, data)
     pyro.set_rng_seed(recipe.seed)
-    model = _model(recipe, len(data.train))
+    model = build_named_model(recipe, len(data.train))
     guide = method.make_guide(recipe, model)
     build_elbo(recipe, guide)
     parts = Assembly(recipe, data, model, guide, kl, augment, method, layers)

@@ -5,6 +5,7 @@ A mistake is one line and exit code 2; `--debug` shows the traceback.
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pyro_bnn.common.memory import keep_freed_memory
-from pyro_bnn.registry import trusting
+from pyro_bnn.registry import NotTrusted, trusting
 from pyro_bnn.version import __version__
 
 if TYPE_CHECKING:
@@ -493,6 +494,16 @@ def main(arguments: list[str] | None = None) -> int:
         code = app(given, prog_name="pyro-bnn", standalone_mode=True)
     except SystemExit as stop:
         code = stop.code
+    except NotTrusted as error:
+        if debug:
+            raise
+        again = shlex.join(["pyro-bnn", "--trust", error.package, *given])
+        print(
+            f"pyro-bnn: this was saved from {error.path!r}, which is not part of this library; if you trust that "
+            f"package: {again}",
+            file=sys.stderr,
+        )
+        return 2
     except (ValueError, TypeError, FileNotFoundError, RuntimeError, OSError) as error:
         if debug:
             raise

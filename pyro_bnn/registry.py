@@ -25,7 +25,18 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["BUILT_IN", "KINDS", "described", "find_saved", "look_up", "names", "path_of", "register", "trusting"]
+__all__ = [
+    "BUILT_IN",
+    "KINDS",
+    "NotTrusted",
+    "described",
+    "find_saved",
+    "look_up",
+    "names",
+    "path_of",
+    "register",
+    "trusting",
+]
 
 T = TypeVar("T")
 
@@ -230,7 +241,8 @@ def _load(path: str) -> Any:
         value: Any = import_module(module)
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"{path!r}: there is no module {error.name!r}; is it installed, or its folder on PYTHONPATH?"
+            f"{path!r}: there is no module {error.name!r}; is it installed, or its folder on PYTHONPATH (PYTHONPATH=. "
+            "is the working directory)?"
         ) from None
     for part in qualified.split("."):
         if not hasattr(value, part):
@@ -247,6 +259,18 @@ def path_of(value: Any) -> str:
 def described(value: Any, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the description of an object together with where its class comes from."""
     return {**spec, "class": path_of(type(value))}
+
+
+class NotTrusted(ValueError):
+    """A file names a class or function of a package that the caller does not trust; `package` is its name."""
+
+    def __init__(self, path: str, package: str, known: bool) -> None:
+        told = " (it is imported here, but a file may not choose what runs)" if known else ""
+        super().__init__(
+            f"this was saved from {path!r}, which is not part of this library{told}: pass the object itself (model=, "
+            f"guide=), or trust=[{package!r}] if you trust that package"
+        )
+        self.path, self.package = path, package
 
 
 _TRUSTED: ContextVar[frozenset[str]] = ContextVar("trusted", default=frozenset())
@@ -287,8 +311,4 @@ def find_saved(path: str, *, trust: Collection[str] = ()) -> Any:
         if "<locals>" in qualified:
             raise ValueError(f"{path!r} was defined inside a function and cannot be found again: pass model=")
         return _load(path)
-    known = " (it is imported here, but a file may not choose what runs)" if module in sys.modules else ""
-    raise ValueError(
-        f"this was saved from {path!r}, which is not part of this library{known}: pass the object itself (model=, "
-        f"guide=), or trust=[{top!r}] if you trust that package"
-    )
+    raise NotTrusted(path, top, module in sys.modules)

@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 import pyro_bnn as pb
-from pyro_bnn.cli import app
+from pyro_bnn.cli import app, main
 from pyro_bnn.recipe import Recipe
 from pyro_bnn.runs.finished import compare, report
 from pyro_bnn.runs.lr_range import lr_range
@@ -39,6 +39,10 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.layers(x)
+
+
+class Bare(nn.Linear):
+    pass
 
 
 class Wide(Prior):
@@ -80,6 +84,8 @@ def test_a_network_and_a_prior_of_ones_own(own: str, tmp_path: Path, method: str
     named = recipe(model=f"{own}:Net", model_args={"width": 3}, prior=f"{own}:Wide", method=method)
     run = pb.train(named, out=tmp_path / "run", progress=False, report=False)
     assert run.recipe.model_args == {"width": 3, "in_features": 1}
+    again = pb.train(named, out=tmp_path / "run", progress=False, report=False)  # finished: read, not trained
+    assert again.results == run.results
     with pytest.raises(ValueError, match="trust="):
         pb.load(tmp_path / "run")
     x = torch.linspace(-1, 1, 5)[:, None]
@@ -101,15 +107,36 @@ def test_a_program_of_ones_own(own: str, tmp_path: Path, method: str) -> None:
         pb.load(tmp_path / "run")
 
 
-def test_the_command_takes_them(own: str, tmp_path: Path) -> None:
+def test_a_network_that_does_not_say_how_it_was_built_is_built_as_its_recipe_says(own: str, tmp_path: Path) -> None:
+    named = recipe(model=f"{own}:Bare", model_args={"in_features": 1, "out_features": 1})
+    run = pb.train(named, out=tmp_path / "run", progress=False, report=False)
+    assert json.loads((tmp_path / "run" / "posterior.json").read_text())["model"] is None
+    x = torch.linspace(-1, 1, 5)[:, None]
+    loaded = pb.load(tmp_path / "run", trust=[own])
+    torch.testing.assert_close(loaded.predict(x, 4, seed=0).mean, run.posterior.predict(x, 4, seed=0).mean)
+    with pytest.raises(ValueError, match="trust="):
+        pb.load(tmp_path / "run")
+
+
+def test_an_argument_of_the_network_may_be_called_name() -> None:
+    with pytest.raises(ValueError, match=r"model 'mlp' with \{.*'name': 'perceptron'\}"):
+        pb.train(recipe(model="mlp", model_args={"name": "perceptron"}), progress=False)
+
+
+def test_a_likelihood_for_other_data_says_what_decides() -> None:
+    with pytest.raises(ValueError, match=r"is for classification and data 'toy-line' are for regression: .*`task`"):
+        pb.train(recipe(model="mlp", model_args={"hidden": [2]}, likelihood="categorical"), progress=False)
+
+
+def test_the_command_takes_them(own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, other = str(tmp_path / "run"), str(tmp_path / "other")
     command = ["train", "mlp-toy-cubic", "--set", f"model={own}:Net", "--set", "model_args={width = 3}"]
     small = [word for s in ("epochs=1", "num_samples=3") for word in ("--set", s)]
     for out, seed in ((folder, 0), (other, 1)):
         done = CliRunner().invoke(app, [*command, *small, "--set", f"seed={seed}", "--out", out])
         assert done.exit_code == 0, done.output
-    refused = CliRunner().invoke(app, ["evaluate", folder])
-    assert refused.exit_code != 0
+    assert main(["evaluate", folder]) == 2
+    assert f": pyro-bnn --trust {own} evaluate {folder}\n" in capsys.readouterr().err
     scored = CliRunner().invoke(app, ["--trust", own, "evaluate", folder, "--json"])
     assert scored.exit_code == 0, scored.output
     held = json.loads((tmp_path / "run" / "results.json").read_text())

@@ -288,3 +288,7 @@ def test_another_network_has_other_arguments() -> None:
     assert other.model_args == {}
     assert "model_args" not in other.paper
     assert wide.changed({"model_args.widen": 2}).model_args == {"depth": 16, "widen": 2}
+    assert wide.description
+    assert (other.description, other.source) == ("", "")
+    assert wide.changed({"model": "lenet5", "description": "LeNet-5"}).description == "LeNet-5"
+    assert wide.changed({"epochs": 1, "model": wide.model}).source == wide.source

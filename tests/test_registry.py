@@ -1,5 +1,6 @@
 """One way to name things, and no file that chooses what runs."""
 
+import inspect
 import sys
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,49 @@ def test_a_users_class_of_the_same_name_is_not_taken_for_ours(tmp_path: Path) ->
     torch.testing.assert_close(pb.load(tmp_path / "p", trust=[top]).predict(x, 5, seed=0).mean, said)
     again, _ = _posterior(Perceptron())
     torch.testing.assert_close(pb.load(tmp_path / "p", again.model).predict(x, 5, seed=0).mean, said)
+
+
+class Configured(nn.Linear):
+    """A network with the configuration that is handed in, whatever it says."""
+
+    def __init__(self, config: dict[Any, Any], slope: float = 1.0, name: str = "") -> None:
+        super().__init__(3, 1)
+        self.config, self.slope = config, slope
+
+
+FITS = {"config": {}, "slope": 2.0, "name": ""}
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"config": {}}, "it lacks 'name', 'slope'"),
+        ({**FITS, "width": 3}, "the constructor takes no 'width'"),
+        (FITS, "'name' is a word of the file itself"),
+        ({**FITS, "slope": nn.ReLU()}, "'slope' is no name, number, or list of them"),
+        ({**FITS, "slope": float("inf")}, "'slope' is no name"),
+        ({**FITS, "config": {1: 2}}, "'config' is no name"),
+    ],
+)
+def test_a_configuration_that_would_build_another_network_is_not_saved(
+    config: dict[Any, Any], says: str, tmp_path: Path
+) -> None:
+    with pytest.warns(UserWarning, match=says):
+        posterior, x = _posterior(Configured(config))
+    posterior.save(tmp_path / "p")
+    with pytest.raises(ValueError, match="does not say how its model was built"):
+        pb.load(tmp_path / "p", trust=[__name__.partition(".")[0]])
+    loaded = pb.load(tmp_path / "p", model=posterior.model)
+    torch.testing.assert_close(loaded.predict(x, 5, seed=0).mean, posterior.predict(x, 5, seed=0).mean)
+
+
+@pytest.mark.parametrize("name", BUILT_IN["models"])
+def test_our_networks_say_all_that_they_were_built_with(name: str) -> None:
+    made = look_up("models", name)
+    with torch.device("meta"):
+        net = made(**{key: 4 for key in ("in_features", "out_features") if key in made.sized_for((3, 32, 32), 10)})
+    wanted = {n for n, p in inspect.signature(made).parameters.items() if p.kind is not p.VAR_KEYWORD}
+    assert set(net.config) == wanted
 
 
 def test_a_registered_class_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,9 @@ training NLL says, lower eta and the initial deviations (the recipes of residual
 """
 
 import copy
+import inspect
 import itertools
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -58,6 +60,36 @@ Inputs: TypeAlias = Tensor | tuple[Tensor, ...]
 """One tensor (B, ...), or a tuple of several for a network that is called `net(x1, x2)`."""
 
 _SERIAL = itertools.count(1)
+
+
+def _misfit(net: nn.Module, config: Mapping[Any, Any]) -> str:
+    """Return why a network's `config` cannot be the arguments it was built with, as words; empty if it can."""
+    try:
+        taken = inspect.signature(type(net)).parameters
+    except (TypeError, ValueError):
+        return "its constructor does not say what it takes"
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in taken.values())
+    wanted = {name for name, p in taken.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    missing = sorted(wanted - set(config))
+    unknown = [] if open_ended else sorted(str(key) for key in set(config) - wanted)
+    reserved = sorted({"name", "class"} & set(config))
+    objects = sorted(str(key) for key, value in config.items() if not _is_plain(value))
+    reasons = {
+        "it lacks {}": missing,
+        "the constructor takes no {}": unknown,
+        "{} is a word of the file itself": reserved,
+        "{} is no name, number, or list of them": objects,
+    }
+    return "; ".join(words.format(", ".join(map(repr, keys))) for words, keys in reasons.items() if keys)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a file keeps a value as it is, but for tuples, which come back as lists."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+    return value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _owners(net: nn.Module) -> dict[str, tuple[nn.Module, nn.Parameter]]:
@@ -292,6 +324,15 @@ class BNN(PyroModule):
         self._keeps = _has_backward_hooks(template)  # whether the backward pass needs the weights in the modules
         self._ran: set[bool] = set()  # the training modes in which gradients were asked for before
         self.priors()
+        config = getattr(template, "config", None)
+        misfit = _misfit(template, config) if isinstance(config, dict) else ""
+        if misfit:
+            warnings.warn(
+                f"the config of {type(net).__name__} is not what it was built with ({misfit}), so that a saved "
+                "posterior does not say how to build it: let config hold the arguments of the constructor, or load "
+                "with model=",
+                stacklevel=2,
+            )
 
     @property
     def template(self) -> nn.Module:
@@ -448,7 +489,7 @@ class BNN(PyroModule):
         """Return the model as names and numbers, or None if the network or the prior does not say how it was built."""
         config = getattr(self.template, "config", None)
         prior = self.prior.spec() if isinstance(self.prior, Prior) else None
-        if not isinstance(config, dict) or prior is None:
+        if not isinstance(config, dict) or prior is None or _misfit(self.template, config):
             return None
         return {
             "net": described(self.template, {"name": type(self.template).__name__, **config}),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pyro_bnn.posterior import Posterior, describe
-from pyro_bnn.posterior.rebuild import build_program
+from pyro_bnn.recipe import Recipe
 from pyro_bnn.registry import find_saved
 
 __all__ = ["load", "posterior_folder", "shipped_posteriors"]
@@ -51,10 +51,16 @@ def load(
 
 
 def _program(folder: Path, trust: Collection[str]) -> Any:
-    """Return the hand-written program that a run's recipe names, None where there is no such thing."""
+    """Return the program of a run's recipe, where the posterior does not say itself how it was built; else None."""
     description = describe(folder)
     info: Mapping[str, Any] = description["info"]
-    recipe = info.get("recipe") or {}
-    if description["model"] is not None or not recipe.get("program"):
+    if description["model"] is not None or not info.get("recipe"):
         return None
-    return build_program(find_saved(recipe["program"], trust=trust), recipe.get("program_args", {}), info["num_data"])
+    from pyro_bnn.assemble import build_named_model
+
+    recipe = Recipe.from_saved(info["recipe"])
+    named = [recipe.program] if recipe.program else [recipe.model, recipe.prior["name"], recipe.likelihood["name"]]
+    for name in named:
+        if name is not None and ":" in name:
+            find_saved(name, trust=trust)
+    return build_named_model(recipe, info["num_data"])

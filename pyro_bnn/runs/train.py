@@ -29,7 +29,7 @@ from pyro_bnn.inference.svi import Callback
 from pyro_bnn.methods import Work
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.recipe import Recipe, find_recipe
-from pyro_bnn.registry import find_saved
+from pyro_bnn.registry import find_saved, look_up
 from pyro_bnn.runs.loading import load
 from pyro_bnn.version import __version__
 
@@ -112,7 +112,7 @@ def train(
             raise ValueError(f"{path} holds a run already: resume it (--resume) or choose another folder (--out)")
         _check_same(held, parts.recipe, path)
         if (path / "results.json").is_file():
-            return _finished(path, held, parts.model if held.program else None)
+            return _finished(path, held, parts)
     elif path is not None and path.exists() and any(path.iterdir()):
         raise ValueError(f"{path} is a folder with other things in it: choose a new or empty one with out=")
     watchers = list(callbacks)
@@ -194,9 +194,12 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
 
 
-def _finished(path: Path, recipe: Recipe, program: Any) -> Run:
+def _finished(path: Path, recipe: Recipe, parts: Assembly) -> Run:
+    """Return a run that was finished before; what the recipe handed in names is imported already, and so trusted."""
     results = json.loads((path / "results.json").read_text())
-    return Run(path, recipe, load(path, program), results, _lines(path))
+    trust = {type(part).__module__ for part in (parts.guide, parts.method)}
+    trust.add(look_up("guides", recipe.guide["name"]).__module__)
+    return Run(path, recipe, load(path, parts.model, trust=trust), results, _lines(path))
 
 
 def evaluate(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -116,6 +117,30 @@ def test_fit_does_not_record_a_users_network_but_by_name(caplog: pytest.LogCaptu
     eager, _ = run(False, make)
     assert count == 1
     assert by_default == by_name == eager
+
+
+@dataclass(frozen=True)
+class OwnClasses(likelihoods.Likelihood):
+    task = "classification"
+
+    def distribution(self, output: Tensor, parameters: Any = None) -> Any:
+        return likelihoods.Categorical().distribution(output)
+
+    def shape_target(self, y: Tensor, output: Tensor) -> Tensor:
+        return y
+
+
+def test_what_is_not_recorded_is_called_by_its_whole_name(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "pyro_bnn")
+
+    def make() -> tuple[Any, Any]:
+        model = BNN(plain_net(), priors.Kaiming(), OwnClasses(), N)
+        return model, AutoMeanFieldNormal(model)
+
+    run(None, make)
+    (said,) = (r.getMessage() for r in caplog.records)
+    name = "OwnClasses.distribution" if sys.version_info >= (3, 11) else "distribution"
+    assert f"for {__name__}.{name}() is not code of" in said
 
 
 class _Prior(priors.Prior):

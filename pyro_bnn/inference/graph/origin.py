@@ -87,7 +87,8 @@ def watching() -> Iterator[Callable[[], str | None]]:
     def note(frame: types.FrameType, event: str, argument: Any) -> None:
         package = _package(frame.f_globals.get("__name__"))
         if event == "call" and package not in LIBRARIES | _STANDARD and not package.startswith("namedtuple_"):
-            foreign.append(frame.f_code.co_name)
+            code = frame.f_code
+            foreign.append(f"{frame.f_globals.get('__name__')}.{getattr(code, 'co_qualname', code.co_name)}()")
         if event == "c_call" and package not in _STANDARD:
             owner = getattr(argument, "__self__", None)
             if _package(getattr(argument, "__module__", None)) in _WORLD or isinstance(owner, random.Random):

@@ -63,7 +63,10 @@ _MAX_FAILURES = 2
 _MAX_CHANGES = 16
 _CHECK_EVERY = 1024
 _HOOKS = "hooks are attached to parameters"
-_NO_LIBRARY = "is not code of torch, Pyro or this library (FlatMeanField_ELBO(trace=True) records it all the same)"
+_NO_LIBRARY = (
+    "is not code of torch, Pyro or this library (FlatMeanField_ELBO(trace=True), in a recipe estimator.trace, records "
+    "it all the same)"
+)
 _TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 """On the CPU results are equal; this leaves room for kernels whose rounding depends on how memory is aligned."""
 
