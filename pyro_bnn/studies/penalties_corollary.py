@@ -128,7 +128,7 @@ STUDY = Study(
     "inference",
     place="corollary, as printed on the slides (ISBA 2022)",
     varied="a and b as printed, or exchanged; means, scales and prior scales.",
-    measured="the penalty against KL(N(mu, s^2) || N(0, s0^2)) by quadrature, and whether it has a prior if s is trained.",
+    measured="the penalty against KL(N(mu, s^2) || N(0, s0^2)) by quadrature; whether it has a prior for trained s.",
     rule="Confirmed if the penalty with the printed a and b is the divergence up to a constant, within 1e-6, and has a "
     "prior for trained s; contradicted otherwise. The exchanged pair is shown and does not decide.",
     not_done="Nothing.",

@@ -187,7 +187,6 @@ STUDY = Study(
     judge=_judge,
     metric=("log10_l1", "log10 of the L1 distance of the prior"),
     scales=("smoke", "source"),
-    explained="exp(-r) is the prior of a penalty for point estimates and, by luck, for a quadratic one: elsewhere the "
-    "entropy and the width of the posterior matter. The slides' table of L1 and group penalties can be read in a Bayesian way for point estimates only: for "
-    "a normal posterior no prior has these penalties.",
+    explained="exp(-r) is the prior of a penalty for point estimates, and of a quadratic one for any width: smoothing "
+    "a parabola only lifts it. L1 and group penalties can be read in a Bayesian way for point estimates only.",
 )
