@@ -1,8 +1,12 @@
 """The corollary's two functions, against quadrature and the numbers in print."""
 
+from pathlib import Path
+
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from pyro_bnn.cli import app
 from pyro_bnn.studies.findings import verdict_of
 from pyro_bnn.studies.penalties_corollary import by_quadrature, compare, printed
 from pyro_bnn.studies.run import find_study
@@ -36,3 +40,10 @@ def test_the_verdict_follows_the_numbers() -> None:
     assert [f.verdict for f in findings if not f.decides] == ["confirmed"] * 3
     right = compare("exchanged", 0)
     assert verdict_of(study.judge(Results(trials, {t.key(): right for t in trials}))) == "confirmed"
+
+
+def test_the_command_prints_the_brackets_of_a_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYRO_BNN_STUDIES", str(tmp_path / "trials"))
+    said = CliRunner().invoke(app, ["study", "penalties-corollary", "--scale", "smoke", "--out", str(tmp_path)])
+    assert said.exit_code == 0
+    assert "b = [s^2 / s0^2 + ln(s0^2 / s^2) - 1] / 2" in " ".join(said.output.split())
