@@ -165,4 +165,6 @@ STUDY = Study(
     judge=_judge,
     metric=("log10_kl", "log10 of KL(q* || p)"),
     scales=("smoke", "source"),
+    explained="At eta = 1 the optimal posterior of 3000 units is the prior to a KL of 0.0013 in all, and its mean "
+    "output is 0; with eta = tau p / N each unit keeps a KL of 7 and the fit does not change with the width.",
 )
