@@ -21,10 +21,10 @@ the table of s is
 so that the limit (23) holds for (20), and for the recursion only while g << 1 / eta: beyond, s -> 1 / g^2.
 
 A network. Figure 3 of the source shows s against eta / sqrt<g^2> for the weights of a ResNet-34 in training. Here a
-LeNet-5 is trained without uncertainty by AdaBayes on the embedded rows of MNIST; after 300 steps s of every weight is
-read from the optimizer, and <g^2> is averaged beside it with beta2 = 0.999. Compared are s and (20), weight by weight,
-and the slope of log s on log(eta / sqrt<g^2>) below and above the corner: 0 where sqrt<g^2> < 0.1 eta / sigma^2, and 1
-where 10 eta / sigma^2 < sqrt<g^2> < 100.
+LeNet-5 is trained without uncertainty by AdaBayes on rows of CIFAR-10; after 300 steps s of every weight is read from
+the optimizer, and <g^2> is averaged beside it with beta2 = 0.999. Compared are s and (20), weight by weight, and the
+slope of log s on log(eta / sqrt<g^2>) below and above the corner: 0 where sqrt<g^2> < 0.1 eta / sigma^2, and 1 where
+10 eta / sigma^2 < sqrt<g^2> < 100.
 """
 
 import math
@@ -87,12 +87,12 @@ def _posterior_variances(optim: AdaBayes, weights: Sequence[torch.Tensor]) -> to
     return torch.cat(parts)
 
 
-def network(steps: int, rows: int, seed: int) -> dict[str, Any]:
+def network(data: str, steps: int, rows: int, seed: int) -> dict[str, Any]:
     """Train a LeNet-5 by AdaBayes; return how s compares with (20), and the slopes below and above the corner."""
     torch.manual_seed(seed)
-    data = load_data("mnist-mini").train
-    x, y = data.x[:rows], data.y[:rows]
-    net = LeNet5(in_channels=1, num_classes=10)
+    train = load_data(data, train_size=rows).train
+    x, y = torch.as_tensor(train.x), torch.as_tensor(train.y)
+    net = LeNet5(in_channels=x.shape[1], num_classes=10, image_size=x.shape[-1])
     weights = list(net.parameters())
     optim = AdaBayes(weights, lr=ETA, lr_sgd=LR_SGD, batch_size=BATCH, decay="first_order")
     square = [torch.zeros_like(w, dtype=torch.float64) for w in weights]
@@ -101,7 +101,7 @@ def network(steps: int, rows: int, seed: int) -> dict[str, Any]:
     losses = []
     for _ in range(steps):
         batch = torch.randperm(len(x), generator=order)[:BATCH]
-        loss = loss_of(net(torch.as_tensor(x[batch])), torch.as_tensor(y[batch]))
+        loss = loss_of(net(x[batch]), y[batch])
         optim.zero_grad()
         loss.backward()
         for v, w in zip(square, weights, strict=True):
@@ -134,9 +134,9 @@ def network(steps: int, rows: int, seed: int) -> dict[str, Any]:
 
 
 def _design(scale: Scale) -> list[Trial]:
-    seeds, steps = (2, 20) if scale == "smoke" else (5, 300)
+    data, seeds, steps, rows = ("mnist-mini", 2, 20, 500) if scale == "smoke" else ("cifar10", 5, 300, 10_000)
     exact = [Trial(f"g = {g:g}", 0, compute=f"{__name__}:constant", arguments={"g": g}) for g in GOLDEN]
-    trained = {"steps": steps, "rows": 1000}
+    trained = {"data": data, "steps": steps, "rows": rows}
     return exact + [Trial("LeNet-5", seed, compute=f"{__name__}:network", arguments=trained) for seed in range(seeds)]
 
 
@@ -172,10 +172,13 @@ STUDY = Study(
     rule="Confirmed if AdaBayes-FP stands at (20) within 1e-6, the recursion within 5 % for constant gradients up to "
     "100, and on the network the median distance is below 20 % and the slopes are 0 below the corner and 1 above, each "
     "within 0.15 (90 % intervals over seeds). Gradients beyond 1 / eta are shown and do not decide.",
-    not_done="The source's network is a ResNet-34 on CIFAR-10; here a LeNet-5 takes 300 steps on the 1,000 embedded "
-    "rows of MNIST.",
+    not_done="The source's network is a ResNet-34 on CIFAR-10; here a LeNet-5 takes 300 steps on 10,000 rows "
+    "(from the default data root, PYRO_BNN_DATA).",
     design=_design,
     judge=_judge,
     metric=("error", "median distance of s from (20)"),
     scales=("smoke", "cpu"),
+    explained="The limit (23) holds for the recursion only while gradients stay below 1 / eta: at 10,000 its s is a "
+    "tenth of eta / g. A first run, on the 1,000 embedded rows of MNIST, had weights enough above the corner in two "
+    "seeds of five only (inconclusive); the data are the source's since, the rule as it was.",
 )

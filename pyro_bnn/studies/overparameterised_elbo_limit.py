@@ -17,9 +17,10 @@ E softplus(f) - softplus(E f), a Jensen gap, which to second order is softplus''
 draws of the library's network, less the tangent of softplus at E f, whose mean is 0 and which carries most of the
 noise.
 
-theta is random and fixed: mu_j ~ N(0, 1), sigma_j ~ U(0.1, 1), the first N of a common list; the first p of a list of
-inputs, interleaved so that every p covers [-1, 1] evenly. The slopes of log gap on log N and on log p are then -1
-and 1.
+The theorem compares the two at the same measure nu, so nu is held: ten random units, mu_j ~ N(0, 1) and sigma_j ~
+U(0.1, 1), each taken N / 10 times. The inputs are the first p of a list of which every first p covers [-1, 1] evenly.
+The slopes of log gap on log N and on log p are then -1 and 1: for the half square exactly in N, for the cross-entropy
+up to terms of higher order in 1 / N.
 """
 
 import math
@@ -33,16 +34,20 @@ from pyro_bnn.studies.findings import Finding, equal
 from pyro_bnn.studies.overparameterised_kl_collapse import moments
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
+_BASE = 10
 _WIDTHS = (10, 30, 100, 300, 1000)
 _ROWS = (10, 30, 100, 300)
 _FIXED_ROWS, _FIXED_WIDTH = 30, 100
 
 
 def parameters(units: int, rows: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the first `units` means and deviations (N, 3) of the seed's list, and `rows` inputs (p, 2)."""
+    """Return means and deviations (N, 3) of copies of the seed's ten units, and `rows` inputs (p, 2)."""
     numbers = np.random.default_rng(seed)
-    loc = numbers.standard_normal((max(_WIDTHS), 3))[:units]
-    sd = numbers.uniform(0.1, 1.0, (max(_WIDTHS), 3))[:units]
+    copies, rest = divmod(units, _BASE)
+    if rest:
+        raise ValueError(f"units={units} are no copies of {_BASE}: pass a multiple of it")
+    loc = np.tile(numbers.standard_normal((_BASE, 3)), (copies, 1))
+    sd = np.tile(numbers.uniform(0.1, 1.0, (_BASE, 3)), (copies, 1))
     x = 2 * ((np.arange(rows) + 0.5) * (math.sqrt(5) - 1) / 2 % 1) - 1  # golden ratio: any first p are spread evenly
     inputs = np.stack([x, np.ones_like(x)], 1)
     return torch.from_numpy(loc), torch.from_numpy(sd), torch.from_numpy(inputs)
@@ -77,7 +82,7 @@ def gap(units: int, rows: int, loss: str, draws: int, seed: int) -> dict[str, fl
 
 
 def _design(scale: Scale) -> list[Trial]:
-    seeds, draws = (2, 200) if scale == "smoke" else (20, 2000)
+    seeds, draws = (2, 200) if scale == "smoke" else (5, 2000)
     sizes = [(n, _FIXED_ROWS) for n in _WIDTHS] + [(_FIXED_WIDTH, p) for p in _ROWS if p != _FIXED_ROWS]
     return [
         Trial(
@@ -120,7 +125,7 @@ STUDY = Study(
     judge=_judge,
     metric=("log10_gap", "log10 of F - ELBO"),
     scales=("smoke", "source"),
-    explained="The gap of ten random units varies a good deal. Five seeds, the first design, left the cross-entropy "
-    "inconclusive (slope on log N between -1.056 and -0.887, the half square within the margin); the rule is as it "
-    "was, and the seeds are twenty since.",
+    explained="Mended after a first run: it drew new units as N grew, and the mean of the logarithm of an average over "
+    "few units lies below the logarithm of its mean, which tilts the slope on log N to -0.93 (20 seeds; outside the "
+    "margin) though the gap is exactly C / N in the mean. At a fixed measure, as the theorem has it, nothing tilts.",
 )
