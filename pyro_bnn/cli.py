@@ -344,8 +344,10 @@ def study(
         typer.echo(json.dumps(outcome, indent=2))
         return
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=f"{name}, {scale} scale: {outcome['verdict']}", title_style="bold", caption=outcome["claim"])
+    title = f"{name}, {scale} scale: {outcome['verdict']}"  # claims have square brackets, which are no markup
+    table = Table(title=title, title_style="bold", caption=Text(outcome["claim"]))
     for label in ("finding", "estimate", "interval", "pairs", "verdict"):
         table.add_column(label, justify="left" if label in ("finding", "verdict") else "right")
     for finding in outcome["findings"]:
@@ -353,7 +355,7 @@ def study(
         interval = "-" if low is None or low == high else f"{low:.3g} to {high:.3g}"
         estimate = "-" if finding["estimate"] is None else f"{finding['estimate']:.4g}"
         said = finding["verdict"] if finding["decides"] else f"({finding['verdict']})"
-        table.add_row(finding["statement"], estimate, interval, str(finding["pairs"] or "-"), said)
+        table.add_row(Text(finding["statement"]), estimate, interval, str(finding["pairs"] or "-"), said)
     _console().print(table)
     for line in outcome["diverged"]:
         typer.echo(f"diverged: {line}")
