@@ -17,8 +17,9 @@ The thesis has (3.2.1) "in the convex case". That is too much: it holds for quad
 
     f'(w) = 25 w  for w < 1,     w + 24  for 1 <= w < 2,     25 w - 24  for w >= 2,
 
-whose curvature is 1 or 25, and alpha = 1/9, mu = 4/9, the only rate in the regions of both (an end of each). Heavy ball then does not
-converge to w = 0: it runs into a cycle of three points (Lessard, Recht and Packard 2016), solved here in fractions.
+whose curvature is 1 or 25, at mu = 4/9 and alpha = 1/9, the only rate in the regions of both (an end of each). Heavy
+ball then does not converge to w = 0: it runs into a cycle of three points (Lessard, Recht and Packard 2016), solved
+here in fractions.
 
 And two of the thesis' lines exclude each other: at mu = 0 the region for h = 2 is the single rate .5, which is above
 the line alpha + .45 mu = .45 that figure 5.5 draws as the upper limit of stability; below mu = .0028 nothing is left.
