@@ -14,7 +14,7 @@ def test_the_whole_study() -> None:
     trials = STUDY.design("source")
     assert trials == STUDY.design("smoke")
     functions = {"contraction": contraction, "convex": convex, "empty": empty}
-    records = {t.key(): functions[t.compute.split(":")[1]](**t.arguments, seed=0) for t in trials}
+    records = {t.key(): functions[t.compute.split(":")[1]](**t.arguments, seed=t.seed) for t in trials}
     findings = STUDY.judge(Results(trials, records))
     assert verdict_of(findings) == "confirmed"
     assert [finding.verdict for finding in findings] == ["confirmed", "confirmed", "contradicted", "contradicted"]
@@ -22,7 +22,8 @@ def test_the_whole_study() -> None:
 
 def test_a_radius_that_is_not_sqrt_mu_contradicts() -> None:
     def record(trial: Trial) -> dict[str, float]:
-        return {"inside": 1e-9, "outside": 0.1, "left": 0.0, "below": 0.0}
+        wrong = 1e-9 if trial.cell.startswith("inside") else 0.1
+        return {"ratio": 1.0, "more": wrong, "left": 0.0, "below": 0.0}
 
     trials = STUDY.design("source")
     findings = STUDY.judge(Results(trials, {trial.key(): record(trial) for trial in trials}))
