@@ -18,6 +18,8 @@ from scipy.stats import rankdata
 from pyro_bnn.studies.findings import Finding, likely, more
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
+__all__ = ["STUDY", "spearman"]
+
 _NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 _FIXED = (0.5, 0.9, 0.999)
 _RESAMPLES = 2000

@@ -22,6 +22,8 @@ from pyro_bnn.inference.kl import pi_geometric
 from pyro_bnn.studies.findings import Finding, equal, holds, more
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
+__all__ = ["STUDY"]
+
 _VARIANTS = {"0": "kl-none", "1/2": "kl-early", ".97": "kl-0.97", "1": None, "1.03": "kl-1.03", "2": "kl-late"}
 _MARGINS = {"mnist": 0.005, "cifar10": 0.015}
 _NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}

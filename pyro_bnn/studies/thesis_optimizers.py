@@ -29,6 +29,8 @@ from scipy import stats
 from pyro_bnn.studies.findings import Finding, holds, holm, likely
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
+__all__ = ["STUDY", "drawn"]
+
 _RATES, _FINAL_RATES, _MOMENTA = (1e-3, 1e-2, 1e-1), (1e-2, 1e-1), (0.0, 0.1, 0.5, 0.9, 0.95)
 _SPACES: dict[str, dict[str, tuple[float, ...]]] = {
     "AdaBound": {"lr": _RATES, "final_lr": _FINAL_RATES},

@@ -35,6 +35,8 @@ from pyro_bnn.optim.torch_optim.yellowfin import robust_region
 from pyro_bnn.studies.findings import Finding, holds
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
+__all__ = ["STUDY", "contraction", "convex", "cycle", "empty", "heavy_ball", "spectral_radius"]
+
 _CURVATURES = (0.5, 1.0, 2.0, 8.0)
 _MOMENTA = (0.01, 0.04, 0.25, 0.49, 0.81, 0.9801)
 _PAIRS = tuple(itertools.product(_CURVATURES, _MOMENTA))

@@ -23,6 +23,8 @@ from scipy.stats import rankdata
 from pyro_bnn.studies.findings import Finding, holds, likely
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
+__all__ = ["STUDY", "auc", "threshold"]
+
 _LINES = {"mnist": 1.9, "cifar10": 0.45}
 _NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 _DEAD = 0.15
