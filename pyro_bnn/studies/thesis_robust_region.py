@@ -6,7 +6,7 @@ On a quadratic of curvature h a step of heavy ball is linear in (w_t, w_{t-1}), 
     [ 1 - alpha h + mu   -mu ]        trace T = 1 + mu - alpha h,   determinant mu,
     [        1             0 ]        eigenvalues z^2 - T z + mu = 0.
 
-If T^2 <= 4 mu both eigenvalues have modulus sqrt(mu), whatever alpha and h are; else the larger one is above it, since
+If T^2 <= 4 mu both eigenvalues have modulus sqrt(mu), whatever alpha and h are; else the larger is above it, since
 their product is mu. And T^2 <= 4 mu is |1 + mu - alpha h| <= 2 sqrt(mu), that is
 
     (1 - sqrt(mu))^2 / h <= alpha <= (1 + sqrt(mu))^2 / h,                                                      (3.2.1)
