@@ -102,4 +102,7 @@ STUDY = Study(
     "(CIFAR-10), in batches of 10 at eta = 1/10, which leaves 500 batches and weights pi_i / 100.",
     design=_design,
     judge=_judge,
+    explained="The divergence is as the source says; the gain in accuracy, a third of a point, is less than five pairs "
+    "of this length can tell from 0. Between lambda = .97 and 1.03 the order does matter: the first ends with a KL ten "
+    "nats per row above that of lambda = 1 on MNIST, the second with one and a half.",
 )
