@@ -33,7 +33,8 @@ def test_verdicts(loss: float, fall: float, verdict: str) -> None:
     def record(trial: Trial) -> dict[str, object]:
         noise = 0.001 * (int(trial.key(), 16) % 7 - 3)
         turns = trial.cell == "in turns"
-        history = [{"nll": 20 - fall * t + noise, "kl": 50 - fall * t * (1 + noise)} for t in range(12)]
+        step = fall * (1 + 0.1 * trial.seed)
+        history = [{"nll": 20 - step * t, "kl": 50 - step * t} for t in range(12)]
         return {"accuracy": 0.5 + noise - loss * turns, "history": history}
 
     assert verdict_of(STUDY.judge(made_up(STUDY, record))) == verdict
