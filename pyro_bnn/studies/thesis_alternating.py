@@ -39,9 +39,12 @@ def _design(scale: Scale) -> list[Trial]:
         Trial(
             cell,
             seed,
-            "lenet5-cifar10-thesis",
-            variant,
-            {"epochs": length, "val_fraction": 0.0, "num_samples": 1, **size},
+            compute="pyro_bnn.studies._last_epoch:train",
+            arguments={
+                "recipe": "lenet5-cifar10-thesis",
+                "variant": variant,
+                "changes": {"epochs": length, "val_fraction": 0.0, **size},
+            },
         )
         for cell, (variant, length) in arms.items()
         for seed in range(seeds)
@@ -59,7 +62,7 @@ def _falls(curve: list[float], *, of_means: bool) -> float:
 
 def _judge(results: Results) -> list[Finding]:
     def falls(metric: str, *, of_means: bool) -> NDArray[np.float64]:
-        curves = results.curve(_TURNS, metric)
+        curves = [results.record(_TURNS, seed).get(f"epochs_{metric}") for seed in results.seeds(_TURNS)]
         return np.array([_falls(curve, of_means=of_means) if curve else np.nan for curve in curves])
 
     return [

@@ -44,8 +44,8 @@ _SIZES: dict[Scale, tuple[int, dict[str, dict[str, int]]]] = {
     "cpu": (
         5,
         {
-            "cifar10": {"epochs": 12, "batch_size": 20, "data_args.train_size": 4000},
-            "mnist": {"epochs": 8, "batch_size": 20, "data_args.train_size": 4000},
+            "cifar10": {"epochs": 12, "batch_size": 20, "data_args.train_size": 3000},
+            "mnist": {"epochs": 8, "batch_size": 20, "data_args.train_size": 3000},
         },
     ),
     "source": (5, {"cifar10": {"epochs": 50}, "mnist": {"epochs": 20}}),
@@ -63,6 +63,7 @@ def _design(scale: Scale) -> list[Trial]:
         )
         for data, size in sizes.items()
         for arm, changes in _ARMS.items()
+        if (data, arm) != ("mnist", "shared plateau")  # a control of the gain on CIFAR-10
         for seed in range(seeds)
     ]
 
@@ -132,7 +133,7 @@ STUDY = Study(
     "0 and on MNIST that of twin - better constant (90 %) within half a point of 0; contradicted if any is "
     "contradicted.",
     not_done="The source states neither epochs nor repetitions, nor on which rows its likelihood is taken. At cpu "
-    "scale 4,000 rows of each, batches of 20 for 12 and 8 epochs, so that plateaus come within the training.",
+    "scale 3,000 rows of each, batches of 20 for 12 and 8 epochs, so that plateaus come within the training.",
     design=_design,
     judge=_judge,
 )

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pyro_bnn.recipe import find_recipe
 from pyro_bnn.studies.findings import verdict_of
 from pyro_bnn.studies.study import Trial
 from pyro_bnn.studies.thesis_alternating import STUDY, _falls
@@ -14,7 +15,7 @@ def test_pairs() -> None:
 
 def test_arms() -> None:
     for trial in STUDY.design("source"):
-        recipe = trial.settled()
+        recipe = find_recipe(trial.arguments["recipe"], trial.arguments["variant"]).changed(trial.arguments["changes"])
         assert recipe.optim.alternate == (2 if trial.cell == "in turns" else 0)
         assert recipe.epochs % 4 == 0
 
@@ -34,8 +35,7 @@ def test_verdicts(loss: float, fall: float, verdict: str) -> None:
         noise = 0.001 * (int(trial.key(), 16) % 7 - 3)
         turns = trial.cell == "in turns"
         step = fall * (1 + 0.1 * trial.seed)
-        history = [{"nll": 20 - step * t, "kl": 50 - step * t} for t in range(12)]
-        return {"accuracy": 0.5 + noise - loss * turns, "history": history}
+        return {"accuracy": 0.5 + noise - loss * turns, **falling(step)}
 
     assert verdict_of(STUDY.judge(made_up(STUDY, record))) == verdict
 
@@ -43,7 +43,11 @@ def test_verdicts(loss: float, fall: float, verdict: str) -> None:
 def test_not_enough_is_inconclusive() -> None:
     def record(trial: Trial) -> dict[str, object]:
         wild = 0.05 * (trial.seed - 2) * (trial.cell == "in turns")
-        history = [{"nll": 20.0 - t - 0.01 * trial.seed * t, "kl": 50.0 - t - 0.01 * trial.seed * t} for t in range(12)]
-        return {"accuracy": 0.5 + wild, "history": history}
+        return {"accuracy": 0.5 + wild, **falling(1 + 0.01 * trial.seed)}
 
     assert verdict_of(STUDY.judge(made_up(STUDY, record))) == "inconclusive"
+
+
+def falling(step: float) -> dict[str, list[float]]:
+    """Twelve epochs in which the NLL and the KL fall by `step` each."""
+    return {"epochs_nll": [20 - step * t for t in range(12)], "epochs_kl": [50 - step * t for t in range(12)]}
