@@ -43,7 +43,7 @@ _KINDS = {"noise": "Gaussian noise", "shuffled": "shuffled pixels", "sister": "F
 _SIZES: dict[Scale, tuple[int, int, dict[str, int]]] = {
     # seeds, draws of the weights, and what is smaller than at the source
     "smoke": (2, 2, {"epochs": 1, "data_args.train_size": 200}),
-    "cpu": (5, 20, {"epochs": 4, "batch_size": 50, "data_args.train_size": 10_000}),
+    "cpu": (5, 10, {"epochs": 4, "batch_size": 50, "data_args.train_size": 10_000}),
     "source": (5, 100, {"epochs": 20}),
 }
 
@@ -140,7 +140,7 @@ STUDY = Study(
     rule="Confirmed if at rho = -10 the 95 % interval of frequentist - Bayesian, mean confidence on Gaussian noise, "
     "lies above 0; contradicted if below. The other rho, inputs and shares are reported and do not decide.",
     not_done="The source shows one hand-picked example of each network, both above 98 %. At cpu scale 10,000 rows and "
-    "4 epochs in batches of 50, 20 draws of the weights.",
+    "4 epochs in batches of 50, 10 draws of the weights.",
     design=_design,
     judge=_judge,
     metric=("noise_confidence", "mean confidence on Gaussian noise"),

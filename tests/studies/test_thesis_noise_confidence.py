@@ -23,7 +23,7 @@ def test_arms() -> None:
             assert (recipe.method["name"], arguments["draws"]) == ("ml", 1)
         else:
             assert recipe.guide["init_rho"] == float(trial.cell.rpartition(" ")[2])
-            assert (recipe.method["name"], arguments["draws"]) == ("svi", 20)
+            assert (recipe.method["name"], arguments["draws"]) == ("svi", 10)
 
 
 @pytest.mark.parametrize(("gain", "verdict"), [(0.2, "confirmed"), (-0.2, "contradicted"), (0.0, "inconclusive")])
