@@ -91,4 +91,8 @@ STUDY = Study(
     "pass over all 50,000 rows in batches of 50: 1,000 steps, the same loss; r = 1/1000 is left out.",
     design=_design,
     judge=_judge,
+    explained="What costs accuracy here is alpha_sigma, not the ratio: from 1e-2 up (r = 10 at alpha_mu = 1e-3), which "
+    "brings the noise of the weights within 1,000 steps; at 1e-3 and below all ratios give the same accuracy. At "
+    "alpha_mu = 1e-2 the trainings differ more between seeds (10 to 41 %; one never leaves chance at any r) than "
+    "between r = 1 and 1/10.",
 )
