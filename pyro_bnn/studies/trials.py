@@ -18,7 +18,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,18 +83,24 @@ def _each(
             raise
 
 
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
+def _one_thread_each() -> AbstractContextManager[None]:
     """Let new processes compute with one thread, whatever this one does."""
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"
+    return _environment("OMP_NUM_THREADS", "1")
+
+
+@contextmanager
+def _environment(name: str, value: str | None) -> Iterator[None]:
+    """Set a variable of the environment for a while; None leaves it as it is."""
+    before = os.environ.get(name)
+    if value is not None:
+        os.environ[name] = value
     try:
         yield
     finally:
         if before is None:
-            del os.environ["OMP_NUM_THREADS"]
+            os.environ.pop(name, None)
         else:
-            os.environ["OMP_NUM_THREADS"] = before
+            os.environ[name] = before
 
 
 def _read(store: Path, key: str) -> dict[str, Any] | None:
@@ -116,17 +122,18 @@ def seconds_of(trials: Sequence[Trial], store: Path) -> float:
 
 def _run(trial: Trial, store: Path, data_root: str | Path | None) -> dict[str, Any]:
     started = time.perf_counter()
-    record = _computed(trial) if trial.compute else _trained(trial, store, data_root)
+    record = _computed(trial, data_root) if trial.compute else _trained(trial, store, data_root)
     write_text(store / f"{trial.key()}.seconds", f"{time.perf_counter() - started:.3f}\n")
     kept = {"content": trial.content(), "record": record, "pyro_bnn": __version__}
     write_text(store / f"{trial.key()}.json", json.dumps(kept, sort_keys=True) + "\n")
     return record
 
 
-def _computed(trial: Trial) -> dict[str, Any]:
+def _computed(trial: Trial, data_root: str | Path | None) -> dict[str, Any]:
     module, _, name = trial.compute.partition(":")
     function = getattr(importlib.import_module(module), name)
-    return {key: _number(value) for key, value in function(**trial.arguments, seed=trial.seed).items()}
+    with _environment("PYRO_BNN_DATA", None if data_root is None else str(data_root)):
+        return {key: _number(value) for key, value in function(**trial.arguments, seed=trial.seed).items()}
 
 
 def _trained(trial: Trial, store: Path, data_root: str | Path | None) -> dict[str, Any]:
