@@ -107,8 +107,8 @@ STUDY = Study(
     measured="accuracy on the 10,000 test rows of the predictive averaged over draws, at the end of equally long "
     "trainings; every method's rate, one of two, chosen on validation rows.",
     rule="Confirmed if HWA's accuracy is above BBB's (95 % interval), within half a point of SGLD's (90 % interval), "
-    "and above that of a point averaged in the same way and of BBB averaged in its raw parameters; contradicted if any "
-    "of the four is contradicted.",
+    "and above that of a point averaged in the same way and of BBB averaged in its raw parameters; contradicted if "
+    "any of the four is contradicted.",
     not_done="Rates, epochs and cycles are not stated in the source; there are no numbers in its text. At cpu scale "
     "4,000 rows (a twelfth of them for validation), 6 epochs, 5 draws.",
     design=_design,

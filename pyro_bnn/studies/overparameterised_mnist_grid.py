@@ -139,8 +139,8 @@ def _judge(results: Results) -> list[Finding]:
 
 STUDY = Study(
     name="overparameterised-mnist-grid",
-    claim="With product priors and posteriors the ELBO should be tempered by eta = tau p / N, p the number of rows and "
-    "N that of units; without cooling (eta = 1) a wide network collapses to its prior.",
+    claim="With product priors and posteriors the ELBO should be tempered by eta = tau p / N, p the number of rows "
+    "and N that of units; without cooling (eta = 1) a wide network collapses to its prior.",
     source="Huix, Majewski, Durmus, Moulines and Korba 2022, arXiv:2207.03859, and slides on overparameterised "
     "Bayesian neural networks",
     place="figure of the effect of the temperature, one hidden layer on MNIST",
