@@ -7,14 +7,14 @@ of the last iterate on validation rows; the test rows of that candidate alone ar
 ends where it ends (running statistics of normalisation layers are then taken anew over the training rows).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from pyro_bnn.studies.study import Results
 
-__all__ = ["at_edge", "chosen", "last_iterate", "on_validation"]
+__all__ = ["chosen", "last_iterate", "on_validation"]
 
 T = TypeVar("T")
 
@@ -33,8 +33,3 @@ def on_validation(results: Results, cell: str) -> float:
 def chosen(results: Results, candidates: Mapping[T, str]) -> T:
     """Return the candidate whose cell is best on validation rows; the first of equals."""
     return max(candidates, key=lambda candidate: on_validation(results, candidates[candidate]))
-
-
-def at_edge(value: T, grid: Sequence[T]) -> bool:
-    """Whether a choice is the first or last of its grid, so that a better one may lie beyond."""
-    return value in (grid[0], grid[-1])
