@@ -31,14 +31,14 @@ def test_every_optimizer_has_as_many_tries_and_the_same_seeds(scale):
     assert len(results.seeds(results.cells[0])) == (2 if scale == "smoke" else 5)
     tries = Counter(cell.split(",")[0] for cell in results.cells)
     assert len(tries) == 9
-    assert set(tries.values()) == {3}
+    assert set(tries.values()) == {3 if scale == "source" else 2}
 
 
 def test_rates_are_multiplied_together():
     tables = {trial.cell: trial.settled().optim.loc for trial in STUDY.design("cpu")}
-    slow, fast = tables["adabayes, rates 10^0"], tables["adabayes, rates 10^1"]
-    assert fast["lr"] / slow["lr"] == pytest.approx(10)
-    assert fast["lr_sgd"] / slow["lr_sgd"] == pytest.approx(10)
+    slow, fast = tables["adabayes, rates 10^0"], tables["adabayes, rates 10^0.5"]
+    assert fast["lr"] / slow["lr"] == pytest.approx(10**0.5)
+    assert fast["lr_sgd"] / slow["lr_sgd"] == pytest.approx(10**0.5)
     assert tables["adabound, rates 10^0.5"]["final_lr"] == pytest.approx(0.1 * 10**0.5)
 
 
