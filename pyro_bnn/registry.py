@@ -45,7 +45,8 @@ def _studies() -> dict[str, str]:
     """Return where the studies are: a file for each, and the harness under them."""
     harness = ("__init__", "__main__", "findings", "gallery", "picture", "run", "study", "trials")
     files = sorted(path.stem for path in (Path(__file__).parent / "studies").glob("*.py"))
-    return {stem.replace("_", "-"): f"pyro_bnn.studies.{stem}:STUDY" for stem in files if stem not in harness}
+    claims = [stem for stem in files if stem not in harness and not stem.startswith("_")]
+    return {stem.replace("_", "-"): f"pyro_bnn.studies.{stem}:STUDY" for stem in claims}
 
 
 BUILT_IN: dict[str, dict[str, str]] = {

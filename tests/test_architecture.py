@@ -12,6 +12,7 @@ import pytest
 
 import pyro_bnn
 from pyro_bnn.common.moved import MOVED
+from pyro_bnn.studies import Study
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(pyro_bnn.__file__).parent
@@ -226,6 +227,8 @@ def test_every_module_says_what_it_is_and_exports_what_exists(path: Path) -> Non
     if path.name in ("__main__.py", "version.py"):
         return
     module = importlib.import_module(module_of(path))
+    if isinstance(getattr(module, "STUDY", None), Study):  # a claim's file is a page; its one name is STUDY
+        return
     names = module.__all__
     assert len(set(names)) == len(names)
     for name in names:
