@@ -202,7 +202,7 @@ class Recipe(BaseModel):
         Return the recipe with other values; keys may be dotted (`optim.loc.lr`).
 
         `budget="paper"` puts the table `paper` in force; what else is given comes on top of it. What describes one
-        network does not describe another: a new `model` comes without `description` and `source`, unless they are given.
+        network describes no other: a new `model` comes without `description` and `source`, unless they are given.
         """
         if settings.get("model", self.model) != self.model:
             settings = {"description": "", "source": "", **settings}
