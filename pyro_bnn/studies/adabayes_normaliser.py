@@ -1,5 +1,5 @@
 """
-Which process noise gives which normaliser (Aitchison 2020, section 2 and appendix C).
+Which process noise gives which normaliser (Aitchison 2020, related work and appendix C).
 
 A scalar Kalman filter sees gradients of mean square g^2. An observation takes s_post = 1 / (1 / s_prior + g^2); then
 the prior of the next step comes from one of
