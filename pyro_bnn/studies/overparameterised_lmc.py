@@ -1,5 +1,5 @@
 """
-Langevin Monte Carlo on a posterior that is known (Huix, Majewski, Durmus, Moulines and Korba 2022, main methods for sampling).
+Langevin Monte Carlo on a posterior that is known (Huix, Majewski, Durmus, Moulines and Korba 2022).
 
 The posterior is written exp(-V), and sampled by
 
@@ -138,6 +138,6 @@ STUDY = Study(
     judge=_judge,
     metric=("bias", "relative bias of the variance"),
     scales=("smoke", "source"),
-    explained="The slope is a little above 1 for a reason that is known: the bias is 1 / (1 - gamma h / 2) - 1, which is "
-    "of first order for small steps only. At gamma max h = 0.4 the variance is 14 % too wide.",
+    explained="The slope is a little above 1 for a known reason: the bias is 1 / (1 - gamma h / 2) - 1, which is of "
+    "first order for small steps only. At gamma max h = 0.4 the variance is 14 % too wide.",
 )

@@ -21,7 +21,7 @@ Gradients. The source writes out the gradient with respect to mu_1 (2.4.4) as E[
     d loss / d mu_i    = E[ -d log Bern / d w_i + w_i ]
     d loss / d sigma_i = E[ e_i (-d log Bern / d w_i + w_i) ] - 1 / sigma_i
 
-the sign of the likelihood is the other one, the prior N(0, 1) contributes w_i and not 1, and there are six latent
+the likelihood has the other sign, the prior N(0, 1) contributes w_i and not 1, and there are six latent
 parameters, not four. The six gradients of Pyro's `Trace_ELBO` with this library's model and guide are compared with
 these formulas, draw by draw, and the three of the means with (2.4.4).
 """

@@ -90,7 +90,7 @@ def _pyro(make: Callable[[], Any]) -> tuple[float, float]:
 
 
 def estimates(way: str, seed: int) -> dict[str, float]:
-    """Return `mle` and `map`, found in one of the ways, and `logit_map`, the MAP in the logit."""
+    """Return `mle` and `map`, by the way named, and `logit_map`, the MAP in the logit."""
     torch.manual_seed(seed)
     ways: dict[str, Callable[[], tuple[float, float]]] = {
         "formula": _formula,
