@@ -43,6 +43,8 @@ from pyro_bnn.studies.adabayes_normaliser import BATCH, ETA, LR_SGD, SIGMA2, lea
 from pyro_bnn.studies.findings import Finding, equal, holds
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
+__all__ = ["GOLDEN", "STUDY", "constant", "fixed_point", "network"]
+
 GOLDEN: dict[float, tuple[float, float]] = {  # g: s of (20), s of the recursion
     1.28: (4.82839e-4, 4.82803e-4),
     10.0: (9.38046e-5, 9.33953e-5),

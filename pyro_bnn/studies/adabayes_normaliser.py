@@ -28,6 +28,8 @@ from pyro_bnn.optim.torch_optim import AdaBayes
 from pyro_bnn.studies.findings import Finding, holds
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
+__all__ = ["BATCH", "ETA", "LR_SGD", "SIGMA2", "STUDY", "fading_memory", "learning_rates", "slope"]
+
 ETA, LR_SGD, BATCH = 1e-3, 0.1, 128
 SIGMA2 = LR_SGD / BATCH
 _FADING = 1e-3

@@ -31,6 +31,8 @@ from pyro_bnn.inference import RunningMoments
 from pyro_bnn.studies.findings import Finding, holds
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
+__all__ = ["STUDY", "trajectory", "variances"]
+
 _TRAJECTORIES = ("constant", "1 and 3", "noise around 0", "noise around 3")
 _LENGTH = 40
 

@@ -30,6 +30,8 @@ from pyro_bnn.inference.samplers.lmc import quadratic_covariance
 from pyro_bnn.studies.findings import Finding, equal, holds
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
+__all__ = ["STUDY", "chains", "regression", "stationary"]
+
 _SHARES = (0.4, 0.2, 0.1, 0.05)  # gamma max h
 _CHAINS = {"smoke": 500, "cpu": 4000, "source": 4000}
 _KEPT = 60  # draws of a chain, kept one relaxation time apart

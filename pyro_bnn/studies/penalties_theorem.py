@@ -51,6 +51,8 @@ from pyro_bnn.penalties import (
 from pyro_bnn.studies.findings import Finding, holds
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
+__all__ = ["STUDY", "conditions", "divergence", "log_kappa", "log_prior", "naive", "recovered"]
+
 _SD = 0.3
 _SCALES_OF_MIXTURE = {"even mixture": 0.5, "uneven mixture": 0.8}
 _PRIORS = ("normal", "even mixture", "uneven mixture", "wave")

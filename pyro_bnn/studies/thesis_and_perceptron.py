@@ -45,6 +45,8 @@ from pyro_bnn.runs.train import train
 from pyro_bnn.studies.findings import Finding, Verdict, holds
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
+__all__ = ["EPS", "STUDY", "gradients", "negative_elbo", "optimum", "predictions", "trained"]
+
 EPS = 1e-3
 _SOLVED = 0.8
 _X = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], dtype=torch.float64)

@@ -35,6 +35,8 @@ from pyro_bnn.optim import SGD
 from pyro_bnn.studies.findings import Finding, holds
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
+__all__ = ["STUDY", "estimates"]
+
 _THROWS = (0.0, 1.0)
 _A, _B = 3.0, 2.0
 _STEPS = 200
