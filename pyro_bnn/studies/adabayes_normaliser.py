@@ -1,8 +1,8 @@
 """
-Which process noise gives which normaliser (Aitchison 2020, section 2 and appendix C).
+Which process noise gives which normaliser (Aitchison 2020, related work and appendix C).
 
 A scalar Kalman filter sees gradients of mean square g^2. An observation takes s_post = 1 / (1 / s_prior + g^2); then
-the prior of the next step comes from one of
+the prior of the next step follows by either rule,
 
     fixed noise       s_prior = (1 - eta^2 / 2 sigma^2)^2 s_post + eta^2       AdaBayes, eq. 16b
     fading memory     s_prior = s_post / (1 - lambda)                          noise proportional to s_post (Ollivier)
@@ -14,7 +14,7 @@ and the step is s_post g. At the fixed points, with a = 1 - eta^2 / 2 sigma^2,
 
 So fading memory divides by the mean square, slope -2 of log s on log g, everywhere. Fixed noise has three regimes:
 s = sigma^2 for g << eta / sigma^2 (SGD, slope 0), s = eta / g in between (Adam's root mean square, slope -1), and
-s = 1 / g^2 for g >> 1 / eta (slope -2 again: one observation outweighs all memory). The source names the first two.
+s = 1 / g^2 for g >> 1 / eta (slope -2 again: the last observation outweighs memory). The source names the first two.
 
 The filter with fixed noise is this library's optimizer, run on constant gradients with eta = 1e-3 and sigma^2 =
 0.1 / 128 until it stands still; s is read off its steps. The filter with fading memory is iterated here.
@@ -27,6 +27,8 @@ from numpy.typing import NDArray
 from pyro_bnn.optim.torch_optim import AdaBayes
 from pyro_bnn.studies.findings import Finding, holds
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
+
+__all__ = ["BATCH", "ETA", "LR_SGD", "SIGMA2", "STUDY", "fading_memory", "learning_rates", "slope"]
 
 ETA, LR_SGD, BATCH = 1e-3, 0.1, 128
 SIGMA2 = LR_SGD / BATCH

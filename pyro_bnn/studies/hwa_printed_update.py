@@ -8,7 +8,7 @@ With n snapshots taken and a further mean mu, the manuscript prints
 and calls v the variance of the averaged posterior. The first term averages second moments, but v on its right side is a
 variance already: the squared mean is taken from it at every step. On the constant trajectory 10, 10, 10, 10, whose
 variance is 0, the printed update gives 0, -50, -100, -150; on 1, 3 it gives 1/2 where the variance is 1. With the old
-mean in the place of the updated one, the other way to read the line, 10, 10, 10 ends at -66.7.
+mean in the place of the new, the other way to read the line, 10, 10, 10 ends at -66.7.
 
 What is meant keeps the second moment, q <- (n q + mu^2) / (n + 1) and v = q - m^2, or, the same without cancellation
 (Welford),
@@ -30,6 +30,8 @@ from numpy.typing import NDArray
 from pyro_bnn.inference import RunningMoments
 from pyro_bnn.studies.findings import Finding, holds
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
+
+__all__ = ["STUDY", "trajectory", "variances"]
 
 _TRAJECTORIES = ("constant", "1 and 3", "noise around 0", "noise around 3")
 _LENGTH = 40

@@ -34,6 +34,8 @@ from pyro_bnn.studies.findings import Finding, equal
 from pyro_bnn.studies.overparameterised_kl_collapse import moments
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
+__all__ = ["STUDY", "gap", "parameters"]
+
 _BASE = 10
 _WIDTHS = (10, 30, 100, 300, 1000)
 _ROWS = (10, 30, 100, 300)

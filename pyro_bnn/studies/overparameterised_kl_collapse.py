@@ -34,6 +34,8 @@ from pyro_bnn.penalties import kl_normal_normal
 from pyro_bnn.studies.findings import Finding, holds
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
+__all__ = ["PRIOR_SD", "ROWS", "STUDY", "TAU", "divergence", "moments", "optimum", "relu_moments", "rows"]
+
 PRIOR_SD = math.sqrt(1 / 5)
 ROWS, TAU = 30, 0.01
 _WIDTHS: dict[Scale, tuple[int, ...]] = {

@@ -1,5 +1,5 @@
 """
-Langevin Monte Carlo on a posterior that is known (Huix, Majewski, Durmus, Moulines and Korba 2022, introduction).
+Langevin Monte Carlo on a posterior that is known (Huix, Majewski, Durmus, Moulines and Korba 2022).
 
 The posterior is written exp(-V), and sampled by
 
@@ -29,6 +29,8 @@ from pyro_bnn.inference import lmc
 from pyro_bnn.inference.samplers.lmc import quadratic_covariance
 from pyro_bnn.studies.findings import Finding, equal, holds
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
+
+__all__ = ["STUDY", "chains", "regression", "stationary"]
 
 _SHARES = (0.4, 0.2, 0.1, 0.05)  # gamma max h
 _CHAINS = {"smoke": 500, "cpu": 4000, "source": 4000}
@@ -127,7 +129,7 @@ STUDY = Study(
     claim="Langevin Monte Carlo draws from the posterior: in linear regression with the exact mean, and a variance "
     "whose bias is of the order of the step gamma.",
     source="Huix, Majewski, Durmus, Moulines and Korba 2022, arXiv:2207.03859",
-    place="introduction, sampling by Langevin Monte Carlo (slides)",
+    place="main methods for sampling (slides)",
     varied="the step, gamma max h from 0.4 down to 0.05.",
     measured="the bias of mean and variance of the draws, where the exact covariance is I.",
     rule="Confirmed if the mean is off by less than 0.02 posterior standard deviations, the slope of the log bias of "
@@ -138,4 +140,6 @@ STUDY = Study(
     judge=_judge,
     metric=("bias", "relative bias of the variance"),
     scales=("smoke", "source"),
+    explained="The slope is a little above 1 for a known reason: the bias is 1 / (1 - gamma h / 2) - 1, which is of "
+    "first order for small steps only. At gamma max h = 0.4 the variance is 14 % too wide.",
 )

@@ -36,6 +36,8 @@ from pyro_bnn.penalties import (
 from pyro_bnn.studies.findings import Finding, holds
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
+__all__ = ["STUDY", "by_quadrature", "compare", "printed"]
+
 _MEANS, _SDS, _PRIOR_SDS = (0.0, 0.4, -1.5, 3.0), (0.1, 0.3, 0.7, 2.0), (0.3, 0.7, 1.5)
 _TRAINED = (0.1, 0.3, 0.7)
 

@@ -43,6 +43,8 @@ from pyro_bnn.penalties import L1, L2, GroupLasso, Penalty, bayesian_penalty_wei
 from pyro_bnn.studies.findings import Finding, holds
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
+__all__ = ["INPUTS", "STUDY", "divergence", "network", "variance_by_quadrature", "weights"]
+
 INPUTS = {"0": 9, "2": 36, "5": 64, "7": 8}
 """Inputs of a unit of each layer of the network below: channels times taps, or features."""
 

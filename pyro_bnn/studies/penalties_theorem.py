@@ -18,7 +18,7 @@ r(mu) = KL(N(mu, s^2) || alpha) is computed by adaptive quadrature or from its c
 by this library's `implied_prior`, and the L1 distance of densities is taken; 2 would be the distance of disjoint ones.
 
 A condition that fails. r = lambda mu^2 has A = -ln(2 pi e s^2) / 2 - lambda (mu^2 - s^2), which depends on s: there is
-a prior for a fixed s, and none for a trained one. With its companion a(s^2) it has one.
+a prior for a fixed s, and none for a trained one. Its companion a(s^2) gives it a prior.
 
 A spectrum that fails. F|mu| / F beta is -2 omega^-2 exp(s^2 omega^2 / 2), which no function has: whatever is convolved
 with a normal density is analytic, and |mu| and the group norm are not. These penalties have priors for point estimates
@@ -50,6 +50,8 @@ from pyro_bnn.penalties import (
 )
 from pyro_bnn.studies.findings import Finding, holds
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
+
+__all__ = ["STUDY", "conditions", "divergence", "log_kappa", "log_prior", "naive", "recovered"]
 
 _SD = 0.3
 _SCALES_OF_MIXTURE = {"even mixture": 0.5, "uneven mixture": 0.8}
@@ -85,7 +87,7 @@ def _penalty(name: str) -> Callable[[Tensor, float], Tensor]:
 
 
 def recovered(prior: str, seed: int) -> dict[str, float]:
-    """Return the L1 distance of the prior that the theorem gives from the one that the penalty was made of."""
+    """Return the L1 distance of the prior that the theorem gives from the prior behind the penalty."""
     solution = implied_prior(_penalty(prior), _SD)
     w = np.linspace(-12, 12, 48_001)
     density = np.exp(log_prior(prior, w) - log_kappa(prior))
@@ -140,7 +142,7 @@ def conditions(seed: int) -> dict[str, float]:
 _CONDITIONS = {
     "square, fixed scale": "lambda mu^2 at a fixed s has the prior N(0, 1 / 2 lambda)",
     "square, trained scale": "lambda mu^2 alone with a trained s has none",
-    "square with a(s^2), trained scale": "With its companion a(s^2) it has one",
+    "square with a(s^2), trained scale": "Its companion a(s^2) gives it a prior",
     "absolute value": "|mu| with a normal family has none, s = 0.3",
     "absolute value, narrow": "|mu| with a normal family has none, s = 0.05",
     "group norm": "The group norm with a normal family has none",

@@ -21,7 +21,7 @@ Gradients. The source writes out the gradient with respect to mu_1 (2.4.4) as E[
     d loss / d mu_i    = E[ -d log Bern / d w_i + w_i ]
     d loss / d sigma_i = E[ e_i (-d log Bern / d w_i + w_i) ] - 1 / sigma_i
 
-the sign of the likelihood is the other one, the prior N(0, 1) contributes w_i and not 1, and there are six latent
+the likelihood has the other sign, the prior N(0, 1) contributes w_i and not 1, and there are six latent
 parameters, not four. The six gradients of Pyro's `Trace_ELBO` with this library's model and guide are compared with
 these formulas, draw by draw, and the three of the means with (2.4.4).
 """
@@ -44,6 +44,8 @@ from pyro_bnn.recipe import find_recipe
 from pyro_bnn.runs.train import train
 from pyro_bnn.studies.findings import Finding, Verdict, holds
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
+
+__all__ = ["EPS", "STUDY", "gradients", "negative_elbo", "optimum", "predictions", "trained"]
 
 EPS = 1e-3
 _SOLVED = 0.8
@@ -256,4 +258,7 @@ STUDY = Study(
     judge=_judge,
     metric=("margin", "least distance from 1/2 to the right side"),
     scales=("smoke", "source"),
+    explained="With the source's single draw a step the same training solves 8 seeds of 20 after 2,000 steps (the rule "
+    "would say contradicted) and three units die: the noise of the draws is what is in the way, not the ELBO, whose "
+    "maximum is the and. The recipe's eight draws were chosen before this study, for that reason.",
 )

@@ -35,6 +35,8 @@ from pyro_bnn.optim import SGD
 from pyro_bnn.studies.findings import Finding, holds
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
+__all__ = ["STUDY", "estimates"]
+
 _THROWS = (0.0, 1.0)
 _A, _B = 3.0, 2.0
 _STEPS = 200
@@ -90,7 +92,7 @@ def _pyro(make: Callable[[], Any]) -> tuple[float, float]:
 
 
 def estimates(way: str, seed: int) -> dict[str, float]:
-    """Return `mle` and `map`, found in one of the ways, and `logit_map`, the MAP in the logit."""
+    """Return `mle` and `map`, by the way named, and `logit_map`, the MAP in the logit."""
     torch.manual_seed(seed)
     ways: dict[str, Callable[[], tuple[float, float]]] = {
         "formula": _formula,

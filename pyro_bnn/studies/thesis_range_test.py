@@ -26,6 +26,8 @@ from pyro_bnn.runs.lr_range import lr_range
 from pyro_bnn.studies.findings import Finding, holds, more
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
+__all__ = ["STUDY", "line", "quadratic"]
+
 _LOW, _HIGH, _STEPS = 1e-5, 10.0, 200
 _CURVATURES = (0.5, 2.0, 8.0)
 

@@ -33,6 +33,8 @@ from pyro_bnn.optim.schedules import Factor
 from pyro_bnn.studies.findings import Finding, holds
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
+__all__ = ["STUDY", "trace"]
+
 _EPOCHS, _STEPS, _ROWS, _RATE = 30, 10, 10, 0.2
 _SCHEDULES: Mapping[str, dict[str, Any]] = {
     "constant": {},

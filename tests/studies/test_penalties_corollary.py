@@ -44,6 +44,8 @@ def test_the_verdict_follows_the_numbers() -> None:
 
 def test_the_command_prints_the_brackets_of_a_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYRO_BNN_STUDIES", str(tmp_path / "trials"))
-    said = CliRunner().invoke(app, ["study", "penalties-corollary", "--scale", "smoke", "--out", str(tmp_path)])
+    said = CliRunner().invoke(
+        app, ["study", "penalties-corollary", "--scale", "smoke", "--jobs", "1", "--out", str(tmp_path)]
+    )
     assert said.exit_code == 0
     assert "b = [s^2 / s0^2 + ln(s0^2 / s^2) - 1] / 2" in " ".join(said.output.split())
