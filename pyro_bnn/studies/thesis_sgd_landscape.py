@@ -61,7 +61,7 @@ def _design(scale: Scale) -> list[Trial]:
         for seed, (first, second) in enumerate(points):
             alpha, mu = round(float(line / 2 * first), 5), round(float(0.9999 * second), 5)
             rates = {f"optim.{group}.{key}": v for group in ("loc", "scale") for key, v in _numbers(alpha, mu)}
-            cell = f"{data}, rate / (1 - mu) {_bin(alpha / (1 - mu), line)}"
+            cell = f"{data}, {_bin(alpha / (1 - mu), line)}"
             everything = {"num_samples": 1, "val_fraction": 0.0, **changes, **rates}
             trials.append(Trial(cell, seed, f"lenet5-{data}-thesis", "sgd", everything))
     return sorted(trials, key=lambda trial: (not trial.cell.startswith("mnist"), _ratio(trial)))
@@ -136,4 +136,8 @@ STUDY = Study(
     "1,000 test rows.",
     design=_design,
     judge=_judge,
+    metric=("accuracy", "test accuracy, by rate / (1 - mu)"),
+    explained="Of the 36 trainings on MNIST that diverged 29 did so within 11 steps, before momentum had added up: at "
+    "so short a length the rate alone tells the dead as well. On a quadratic, momentum even widens the range of stable "
+    "rates, to alpha < 2 (1 + mu) / h: the source's line is a limit of how far a weight moves, not of stability.",
 )

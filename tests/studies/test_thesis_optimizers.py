@@ -1,5 +1,7 @@
 """The optimizers: their draws, the truncation, and verdicts on results that were never run."""
 
+import json
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -51,6 +53,7 @@ def test_verdicts(gain: float, verdict: str) -> None:
 
     findings = STUDY.judge(made_up(STUDY, record))
     assert verdict_of(findings) == verdict
+    assert json.loads(json.dumps([finding.to_dict() for finding in findings]))
     ranks = [finding for finding in findings if "Holm" in finding.statement]
     assert len(ranks) == 6
     assert {finding.verdict for finding in ranks} == {verdict}
