@@ -99,4 +99,9 @@ STUDY = Study(
     "rows and 12 epochs.",
     design=_design,
     judge=_judge,
+    explained="What each phase does is as claimed, but in turns the accuracy is 3.8 points lower: the means take half "
+    "as many steps, and against joint training with as many steps of each it is the same within two points (1.0 "
+    "higher). That the NLL falls in the phases of the deviations is not their doing: an epoch's NLL is the mean over "
+    "its steps, and the first such epoch follows means that were still moving; between the two epochs of a phase it "
+    "stays within 8e-5.",
 )

@@ -136,4 +136,8 @@ STUDY = Study(
     "scale 3,000 rows of each, batches of 20 for 12 and 8 epochs, so that plateaus come within the training.",
     design=_design,
     judge=_judge,
+    explained="A plateau came in three of five seeds on CIFAR-10 and two on MNIST, and only of the likelihood; there "
+    "the lower alpha_mu gains 2.1 to 4.0 and 1.1 to 2.6 points over constant 1e-3, elsewhere twin and constant are one "
+    "training. Twin and shared plateau never differ by more than .04 points on CIFAR-10, so that what gains is decay; "
+    "against 1e-4 alone the twin would win by 6.4 [2.7, 10.1] points. The KL fell in all 35 trainings.",
 )
