@@ -154,4 +154,8 @@ STUDY = Study(
     design=_design,
     judge=_judge,
     metric=("pred_nll", "test NLL"),
+    explained="The optimum is shallow on its lower side: below eta* the NLL rises by two hundredths at most, above it "
+    "by up to 1.9. Rows, widths and epochs were settled with a pilot at a seed that is not among these, after 1,000 "
+    "rows and 20 epochs had left the lower side flat; the statement about the slope is about trainings long enough to "
+    "overfit.",
 )

@@ -17,6 +17,9 @@ def _results(best, usual=0.0, slope=0.02, noise=1.0):
     trials = STUDY.design("cpu")
     records = {}
     for i, trial in enumerate(trials):
+        if trial.cell == "no penalty":
+            records[trial.key()] = {"accuracy": 0.7, "history": [{"val_accuracy": 0.9}]}
+            continue
         penalty, rule, eta = trial.cell.rsplit(", ", 2)
         place = float(eta.removeprefix("eta = 10^"))
         if rule == "usual":
@@ -34,7 +37,7 @@ def test_arms_have_equal_chances_and_cells_the_same_seeds(scale):
     for trial in trials:
         seeds[trial.cell].add(trial.seed)
     assert all(found == set(range(2 if scale == "smoke" else 5)) for found in seeds.values())
-    arms = Counter(cell.rsplit(", ", 1)[0] for cell in seeds)
+    arms = Counter(cell.rsplit(", ", 1)[0] for cell in seeds if cell != "no penalty")
     assert len(arms) == 8
     assert len(set(arms.values())) == 1
     assert all(f"{penalty}, Bayesian, eta = 10^0" in seeds for penalty in ("L2", "L1", "L2,1", "(L2,1)'"))
