@@ -70,7 +70,8 @@ def gallery(outcomes: Sequence[Mapping[str, Any]], pictures: str = "studies") ->
     parts = [
         "# The literature's claims, tested",
         "",
-        f"{summary(outcomes)} All trials together took {hours:.1f} core-hours.",
+        f"{summary(outcomes)} All trials, one after another, took {hours:.1f} hours by the clock, beside other work."
+        " At scale `cpu` rows and epochs are fewer than the source's, seeds never.",
         "",
         "Each study fixes its rule before anything runs: paired seeds, the last epoch, a validation split, margins of",
         "equality. `pyro-bnn study NAME --scale cpu` runs it again; the same seeds give the same JSON. Intervals are",
@@ -117,7 +118,9 @@ def _section(outcome: Mapping[str, Any], adjusted: Mapping[tuple[str, int], floa
         lines.append(
             f"| {_cell(finding['statement'])} | {estimate} | {between} | {pairs} | {p} | {after} | {verdict} |"
         )
-    took = "" if outcome["seconds"] is None else f" {outcome['seconds'] / 60:.1f} core-minutes."
+    took = (
+        "" if outcome["seconds"] is None else f" {outcome['seconds'] / 60:.1f} minutes by the clock, beside other work."
+    )
     lines += ["", f"{outcome['trials']} trials, {outcome['seeds']} seeds.{took} Not done: {outcome['not_done']}"]
     if outcome["diverged"]:
         lines += ["", f"Diverged: {'; '.join(outcome['diverged'])}"]

@@ -7,9 +7,11 @@ the seed, and with it the rows, their order and the start.
 """
 
 import hashlib
+import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
@@ -59,7 +61,8 @@ class Trial:
     def content(self) -> dict[str, Any]:
         """Return all that the result depends on; trials of the same content are one."""
         if self.compute:
-            return {"compute": self.compute, "arguments": dict(self.arguments), "seed": self.seed}
+            code = _code_of(self.compute.partition(":")[0])
+            return {"compute": self.compute, "arguments": dict(self.arguments), "seed": self.seed, "code": code}
         recipe = self.settled().model_dump()
         return {key: value for key, value in recipe.items() if key not in _NO_PART_OF_A_RESULT}
 
@@ -76,6 +79,14 @@ class Trial:
         variant = f" --variant {self.variant}" if self.variant else ""
         changes = "".join(f" --set '{key}={_toml(value)}'" for key, value in self.changes.items())
         return f"pyro-bnn train {self.recipe}{variant}{changes} --set seed={self.seed}"
+
+
+def _code_of(module: str) -> str:
+    """Return the hash of a module's source: a function that was changed is another trial."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+        return ""
+    return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()[:20]
 
 
 def _toml(value: Any) -> str:
