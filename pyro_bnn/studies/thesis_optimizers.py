@@ -168,8 +168,8 @@ STUDY = Study(
     "eta = 1/25 for the weight of the KL that the source has, 1 / 50,000, and 1,000 test rows.",
     design=_design,
     judge=_judge,
-    explained="Eight runs of each are too few for a ranking: of RAdam and SGD all succeed, of Adam and YellowFin five of "
-    "eight, of AdaBound the four whose rate was drawn about 1e-3. No run of RAdam collapses, but these are 320 steps, and "
-    "the source has thousands.",
+    explained="Eight runs of each are too few for a ranking: of RAdam and SGD all succeed, of Adam and YellowFin five "
+    "of eight, of AdaBound the four whose rate was drawn under .01. No run of RAdam collapses, but these are 320 steps, "
+    "and the source has 500 in each epoch.",
     metric=("accuracy", "test accuracy, of all runs that did not diverge"),
 )
