@@ -169,7 +169,7 @@ STUDY = Study(
     design=_design,
     judge=_judge,
     explained="Eight runs of each are too few for a ranking: of RAdam and SGD all succeed, of Adam and YellowFin five "
-    "of eight, of AdaBound the four whose rate was drawn about 1e-3. No run of RAdam collapses, but these are 320 "
-    "steps, and the source has thousands.",
+    "of eight, of AdaBound the four whose rate was drawn under .01. No run of RAdam collapses, but these are 320 "
+    "steps, and the source has 500 in each epoch.",
     metric=("accuracy", "test accuracy, of all runs that did not diverge"),
 )
