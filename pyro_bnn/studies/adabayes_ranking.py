@@ -132,5 +132,5 @@ STUDY = Study(
     explained="At the same eta the rate of AdaBayes-FP, 1 / (1 / (2 sigma2) + sqrt(1 / (4 sigma2^2) + <g^2> / "
     "eta^2)), is never above Adam's, and 128 steps reward long ones: all but AdaGrad and SGD chose the higher of the "
     "two factors, the end of the grid, so that the verdict is about a short start and not about the source's 200 "
-    "epochs. SGD failed on some seeds at its own rate, which leaves its comparisons without an answer.",
+    "epochs. SGD failed on one seed at its own rate, which leaves its comparisons without an answer.",
 )
