@@ -23,7 +23,7 @@ def _design(scale: Scale) -> list[Trial]:
     seeds, draws, rows, epochs = _SIZES[scale]
     trials = []
     for data in ("cifar10", "mnist"):
-        changes = {"epochs": epochs[data], "num_samples": draws}
+        changes = {"epochs": epochs[data], "num_samples": draws, "val_fraction": 0.0}  # the last epoch is scored
         if rows[data]:
             changes["data_args.train_size"] = rows[data]
         for estimator in ("analytic", "total", "path"):
