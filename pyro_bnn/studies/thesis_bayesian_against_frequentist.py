@@ -128,4 +128,7 @@ STUDY = Study(
     "batches of 50, rates 1e-3 and 3e-3; at source scale 3e-4 as well.",
     design=_design,
     judge=_judge,
+    explained="At these lengths the only difference that shows is in speed on MNIST, by 1.9 points of the mean over "
+    "epochs, and only where the frequentist network has the rate it chose (3e-3): with both at 1e-3 none shows "
+    "on either set. With a sigma of 4.5e-5 the two are nearly the same training.",
 )

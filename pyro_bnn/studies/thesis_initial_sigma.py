@@ -103,4 +103,6 @@ STUDY = Study(
     "3,000 rows, 4 epochs in batches of 20, 2,000 test rows and 10 draws, without rho = -7.",
     design=_design,
     judge=_judge,
+    explained="At rho = -10 the draws' disagreement is 6e-7 of the entropy and the accuracy that of -12: it is "
+    "a point. At -5 it is .8 % at no loss of accuracy, at -3 it is 3 % and costs 15 points, in this short training.",
 )

@@ -143,5 +143,9 @@ STUDY = Study(
     "4 epochs in batches of 50, 10 draws of the weights.",
     design=_design,
     judge=_judge,
+    explained="At rho = -10 the draws of the weights agree (mutual information 0.0000 nats), so that the lower "
+    "confidence there is the work of the prior's pull on the means, as a point estimate with that prior would have it; "
+    "only at -5 and -3 do draws disagree (.03 and .12 nats). All are less sure of the digits too, by 2, 3 and 10 "
+    "points, and accuracies are 96.9 % (frequentist), 96.4, 96.3 and 92.9 %: below the source's 98.",
     metric=("noise_confidence", "mean confidence on Gaussian noise"),
 )
