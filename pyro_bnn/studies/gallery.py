@@ -20,7 +20,7 @@ _SCALES = ("smoke", "cpu", "source")
 
 
 def outcomes_in(folder: Path) -> list[dict[str, Any]]:
-    """Return the outcome of every study at its largest scale, by name, with the seconds it took; smoke decides nothing."""
+    """Return every study's outcome at its largest scale with the seconds it took; smoke scale decides nothing."""
     largest: dict[str, tuple[int, Path]] = {}
     for path in sorted(folder.glob("*.json")):
         name, scale, *rest = path.name.split(".")
