@@ -184,7 +184,7 @@ def main() -> None:
     results: Results = json.loads(path.read_text()) if options.only and path.exists() else {"work": {}}
     results["machine"] = machine(options.threads)
     for kind in options.only or KINDS:
-        results["work"][kind] = measure[kind]()
+        results["work"][kind] = {**measure[kind](), "date": results["machine"]["date"]}
         print(as_text(results["work"][kind]), flush=True)
         options.out.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(results, indent=1) + "\n")

@@ -55,6 +55,13 @@ def as_markdown(results: dict[str, Any]) -> str:
         + ", ".join(f"{results['work'][kind]['rounds']}" for kind in kinds)
         + ".",
     ]
+    earlier = [
+        f"{COLUMNS[kind]} on {date}"
+        for kind in kinds
+        if (date := results["work"][kind].get("date", machine["date"])) != machine["date"]
+    ]
+    if earlier:
+        lines[-1] += f" Measured in an earlier run, on another machine of that kind: {', '.join(earlier)}."
     failed = [
         f"{title} on {COLUMNS[kind]} ({why})"
         for kind in kinds
