@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -486,6 +487,20 @@ def card(
     typer.echo(f"wrote {folder / 'card.md'}, card.json and the compact posterior")
 
 
+def _say_new_names() -> None:
+    """Let names of recipes that have changed be said in a line; Python would hide it from who types a command."""
+    shown = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
+        if issubclass(category, DeprecationWarning) and str(message).startswith("the recipe"):
+            print(f"pyro-bnn: {message}", file=sys.stderr)
+        else:
+            shown(message, category, *place, **options)
+
+    warnings.filterwarnings("default", message="the recipe", category=DeprecationWarning)
+    warnings.showwarning = show
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -493,7 +508,9 @@ def main(arguments: list[str] | None = None) -> int:
     given = [argument for argument in given if argument != "--debug"]
     keep_freed_memory()
     try:
-        code = app(given, prog_name="pyro-bnn", standalone_mode=True)
+        with warnings.catch_warnings():
+            _say_new_names()
+            code = app(given, prog_name="pyro-bnn", standalone_mode=True)
     except SystemExit as stop:
         code = stop.code
     except NotTrusted as error:

@@ -176,3 +176,10 @@ def test_a_card_from_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert again == pytest.approx(card["shipped"]["pred_nll"], abs=5e-4)
     assert main(["card", str(tmp_path / "run"), str(tmp_path / "run")]) == 2
     expect_one_line(capsys, "seeds [0, 0]")
+
+
+def test_a_recipe_under_its_former_name_is_named_anew(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "lenet5-cifar10-adabound", "--set", "epoch=3"]) == 2
+    said = capsys.readouterr().err
+    assert "'lenet5-cifar10-adabound' is a variant now: 'lenet5-cifar10-thesis', variant='adabound'" in said
+    assert "did you mean 'epochs'" in said
