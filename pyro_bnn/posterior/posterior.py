@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast, final, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, final, runtime_checkable
 
 import numpy as np
 import pyro
@@ -49,6 +49,9 @@ from pyro_bnn.posterior import rebuild
 from pyro_bnn.posterior.compact import decode, encode
 from pyro_bnn.registry import described
 from pyro_bnn.version import __version__
+
+if TYPE_CHECKING:
+    from pyro_bnn.analysis.checks import Diagnosis
 
 log = logging.getLogger(__name__)
 
@@ -385,6 +388,17 @@ class Posterior:
         from pyro_bnn.analysis.scores.evaluation import evaluate_rows
 
         return evaluate_rows(self, x, y, num_samples, chunk=chunk, seed=seed, standardised=standardised).table
+
+    def diagnose(self, data: Any, **options: Any) -> "Diagnosis":
+        """
+        Return what speaks for and against this posterior, in words: `print(posterior.diagnose(data))`.
+
+        :param data: what it was fitted to: `pb.load_data(...)`, or raw (x, y).
+        :param options: as in `pyro_bnn.analysis.checks.diagnose`: `test=(x, y)`, `history=`, ...
+        """
+        from pyro_bnn.analysis.checks import diagnose
+
+        return diagnose(self, data, **options)
 
     def _scale(self, key: str) -> Standardiser | None:
         saved = self.info.get(key)

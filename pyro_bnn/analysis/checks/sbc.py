@@ -27,13 +27,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import numpy as np
-import pyro
-import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pyro_bnn.analysis.checks.rows import At
 from pyro_bnn.analysis.scores.signal_to_noise import draw_sites
 from pyro_bnn.common.contract import contract_of
 from pyro_bnn.common.sites import sample_sites
@@ -124,7 +123,9 @@ class RankCheck:
         ax.fill_between(grid, low - grid, high - grid, color="0.85", linewidth=0, label=f"{1 - self.level:.0%} band")
         for i, u in enumerate(self.u.T):
             ecdf = (u[:, None] <= grid).mean(0)
-            ax.plot(grid, ecdf - grid, color="#2f6fb2", alpha=0.75, linewidth=1.2, label="quantities" if i == 0 else None)
+            ax.plot(
+                grid, ecdf - grid, color="#2f6fb2", alpha=0.75, linewidth=1.2, label="quantities" if i == 0 else None
+            )
         ax.axhline(0, color="0.5", linewidth=0.8)
         ax.set(xlim=(0, 1), xlabel="rank / (L + 1)", ylabel="ECDF - uniform", title=self.shape)
         ax.spines[["top", "right"]].set_visible(False)
@@ -212,7 +213,7 @@ def sbc(
                 )
             torch.manual_seed(_seed(seed, i, 2))
             if quantity is None:
-                true = _predictions(Posterior(model, _At(truth)), at, 1)
+                true = _predictions(Posterior(model, At(truth)), at, 1)
                 drawn = _predictions(posterior, at, draws)
             else:
                 true = quantity(truth).reshape(1, -1)
@@ -238,17 +239,6 @@ def _simulate(model: Callable[..., Any], x: Tensor) -> tuple[Values, Tensor]:
         )
     values = {name: site["value"] for name, site in sites.items() if name != "obs" and not site["is_observed"]}
     return values, sites["obs"]["value"]
-
-
-@final
-class _At:
-    """A guide that is sure of one set of latent values."""
-
-    def __init__(self, values: Values) -> None:
-        self.values = values
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Values:
-        return {n: pyro.sample(n, dist.Delta(v, event_dim=v.dim())) for n, v in self.values.items()}
 
 
 def _predictions(posterior: Posterior, at: Tensor, draws: int) -> Tensor:
