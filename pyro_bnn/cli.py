@@ -429,6 +429,23 @@ def report(
 
 
 @app.command()
+def diagnose(
+    run: Annotated[str, typer.Argument(help="A run folder or the name of a shipped posterior.")],
+    num_samples: Annotated[int | None, typer.Option(min=10, help="Draws; default as in the recipe.")] = None,
+    settle: Annotated[bool, typer.Option(help="Fit on for 200 steps to see what they gain.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    data_root: DataRoot = None,
+) -> None:
+    """Say what speaks for and against a posterior; exit code 1 if it is not to be trusted."""
+    from pyro_bnn.runs.finished import diagnose as check
+
+    found = check(run, num_samples=num_samples, settle=settle, data_root=data_root)
+    typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
+    if found.verdict == "bad":
+        raise typer.Exit(1)
+
+
+@app.command()
 def compare(
     runs: Annotated[list[str], typer.Argument(help="Two or more run folders or shipped posteriors, same test rows.")],
     ood: Annotated[str | None, typer.Option(help="A data set to tell apart from the test rows.")] = None,

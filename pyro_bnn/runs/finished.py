@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pyro_bnn.analysis.arviz import draws_of, posterior_kind
+from pyro_bnn.analysis.checks import Diagnosis
 from pyro_bnn.analysis.report import Twin, default_outside, fitted_temperature, write_report
 from pyro_bnn.analysis.report.outputs import loo_of
 from pyro_bnn.analysis.scores.elpd import compare_held_out, held_out_elpd
@@ -34,6 +35,7 @@ __all__ = [
     "compare",
     "default_unfamiliar",
     "detect_unfamiliar",
+    "diagnose",
     "open_run",
     "report",
     "sister_sets",
@@ -94,6 +96,23 @@ def open_run(path: str | Path, data_root: str | Path | None = None) -> FinishedR
         data,
         json.loads(results.read_text()) if results.is_file() else {},
         [json.loads(line) for line in lines.read_text().splitlines()] if lines.is_file() else [],
+    )
+
+
+def diagnose(
+    path: str | Path, *, num_samples: int | None = None, settle: bool = True, data_root: str | Path | None = None
+) -> Diagnosis:
+    """
+    Check a run folder or a shipped posterior against its data: what speaks for and against it, in words.
+
+    :param num_samples: draws of a prediction; default as in the recipe, and at least 100.
+    :param settle: whether it is fitted on for 200 steps to see what they gain; the run stays as it is.
+    """
+    run = open_run(path, data_root)
+    rows = run.data
+    draws = max(run.draws(num_samples), 10) if num_samples else max(run.draws(), 100)
+    return run.posterior.diagnose(
+        rows.train, test=rows.test, history=run.history, num_samples=draws, settle=settle, seed=run.recipe.seed
     )
 
 

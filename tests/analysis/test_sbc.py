@@ -36,7 +36,9 @@ def exact(x, y):
 def gaussian(width=1.0, shift=0.0):
     def make(x, y, seed):
         mean, covariance = exact(x, y)
-        law = dist.MultivariateNormal((mean + shift * covariance.diag().sqrt()).float(), (width**2 * covariance).float())
+        law = dist.MultivariateNormal(
+            (mean + shift * covariance.diag().sqrt()).float(), (width**2 * covariance).float()
+        )
         return pb.Posterior(model, lambda *args: pyro.sample("w", law))
 
     return make
@@ -107,7 +109,8 @@ def test_ties_are_broken_at_random():
         return pb.Posterior(model, lambda *args: pyro.sample("w", dist.Delta(torch.zeros(2), event_dim=1)))
 
     check = pb.sbc(model, point, X, quantity=lambda w: 0 * w["w"], datasets=200, draws=9)
-    assert check.calibrated and set(np.unique(check.ranks)) == set(range(10))
+    assert check.calibrated
+    assert set(np.unique(check.ranks)) == set(range(10))
 
 
 def test_a_network_is_compared_by_its_predictions():
@@ -131,7 +134,8 @@ def test_the_same_seed_gives_the_same_ranks_and_leaves_the_random_state_alone():
 
 def test_the_plot_has_a_band_and_a_line_per_quantity():
     ax = pb.sbc(model, gaussian(), X, at=X[:5], datasets=10, draws=9).plot()
-    assert len(ax.lines) == 5 + 1 and len(ax.collections) == 1
+    assert len(ax.lines) == 5 + 1
+    assert len(ax.collections) == 1
     assert ax.get_title() == "calibrated"
 
 

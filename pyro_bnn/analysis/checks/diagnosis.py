@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyro_bnn.analysis.checks.check import Check, Diagnosis
-from pyro_bnn.analysis.checks.of_fit import check_drift, check_num_data, check_settled
+from pyro_bnn.analysis.checks.of_fit import check_drift, check_num_data, check_settled, num_data_of
 from pyro_bnn.analysis.checks.of_predictions import (
     check_against_nothing,
     check_calibration,
@@ -53,11 +53,12 @@ def diagnose(
         raise ValueError(f"rows={rows}, num_samples={num_samples}: pass at least 20 rows and 10 draws")
     train_split = data.train if isinstance(data, Data) else as_split(data)
     test_split = data.test if isinstance(data, Data) and test is None else None if test is None else as_split(test)
-    n = int(posterior.info.get("num_data", len(train_split.y)))  # what its ELBO counts
     train = Rows.some_of(posterior, train_split, rows, seed)
-    checks: list[Check] = [check_num_data(posterior, len(train_split.y))]
+    counted = num_data_of(posterior, train)
+    n = counted or len(train_split.y)
+    checks: list[Check] = [check_num_data(counted, len(train_split.y))]
     checks.append(check_spread(posterior, train))
-    checks.append(check_widths(posterior, train, n, draws=10, seed=seed))
+    checks.append(check_widths(posterior, train, n, seed=seed))
     checks.append(check_drift(history))
     if settle:
         many = Rows.some_of(posterior, train_split, _SETTLING["steps"] * _SETTLING["batch_size"] + rows, seed)

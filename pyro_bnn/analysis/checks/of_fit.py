@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pyro.poutine as poutine
 import torch
 from pyro.optim import Adam  # type: ignore[attr-defined]
 from torch import nn
@@ -25,6 +26,7 @@ from pyro_bnn.analysis.checks.check import Check
 from pyro_bnn.analysis.checks.rows import Rows
 from pyro_bnn.common.contract import Guide
 from pyro_bnn.common.modules import evaluation_mode
+from pyro_bnn.common.sites import sample_sites
 from pyro_bnn.inference.checkpoint import parameters_of, restore_parameters
 from pyro_bnn.inference.fitted import fitted_of, leave_fitted
 from pyro_bnn.inference.kl import kl_divergence, tempered
@@ -32,19 +34,28 @@ from pyro_bnn.inference.predictive import observation_log_prob, predictive_draws
 from pyro_bnn.inference.svi import fit
 from pyro_bnn.posterior import Posterior
 
-__all__ = ["check_drift", "check_num_data", "check_settled", "drift"]
+__all__ = ["check_drift", "check_num_data", "check_settled", "drift", "num_data_of"]
 
 ALPHA = 0.01
 """How often the drift test calls a fit at a standstill falling."""
 MIN_EPOCHS = 10
 
 
-def check_num_data(posterior: Posterior, rows: int) -> Check:
-    """Check the N that the posterior was fitted with against the rows it was fitted to."""
-    name, said = "num_data", posterior.info.get("num_data")
+def num_data_of(posterior: Posterior, rows: Rows) -> int | None:
+    """Return N as the program counts it: what it scales the likelihood of these rows to."""
+    with posterior.turn(rows.x[:1]), torch.random.fork_rng(), torch.no_grad(), poutine.block():
+        sites = sample_sites(poutine.trace(posterior.model).get_trace(rows.x[:2]))
+    observed = sites.get("obs")
+    scale = None if observed is None else torch.as_tensor(observed["scale"])
+    return None if scale is None or scale.numel() != 1 else round(float(scale) * 2)
+
+
+def check_num_data(said: int | None, rows: int) -> Check:
+    """Check the N that the program counts against the rows it was fitted to."""
+    name = "num_data"
     if said is None:
-        return Check(name, "not checked", "The posterior does not say how many rows it was fitted to.")
-    fitted_to = int(said)
+        return Check(name, "not checked", "The program does not say how many rows it counts.")
+    fitted_to = said
     threshold = "more than there are is doubtful; off by a factor of 1.5 is bad (own marks)"
     off = max(fitted_to, rows) / max(1, min(fitted_to, rows))
     if off < 1.01:

@@ -124,7 +124,9 @@ def check_replicated(drawn: list[Draw], rows: Rows, seed: int) -> Check:
     tail = min(p, 1 - p)
     if tail >= 0.025:
         return Check(name, "good", words, threshold, p)
-    words += " The predictive is surer than it is right." if p < 0.5 else " The predictive expects more noise than there is."
+    words += (
+        " The predictive is surer than it is right." if p < 0.5 else " The predictive expects more noise than there is."
+    )
     return Check(name, "bad" if tail < 0.005 else "doubtful", words, threshold, p)
 
 
@@ -137,6 +139,8 @@ def check_leave_one_out(posterior: Posterior, drawn: list[Draw], train: Rows) ->
         return Check(name, "not checked", f"Not defined for a tempered posterior (eta = {eta:g}, T = {t:g}).")
     if not spread and not contract_of(posterior.guide).decks():
         return Check(name, "not checked", "The posterior is a point.")
+    if len(drawn) < 100:
+        return Check(name, "not checked", f"Needs 100 draws and has {len(drawn)}.")
     ratios = -_log_lik(drawn, train.y)  # (S, n)
     ks = torch.tensor([pareto_k(column.numpy()) for column in ratios.T])
     high = float((ks > 0.7).double().mean())
