@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 __all__ = ["arrays_of"]
 
 _FILES, _LARGEST, _SECOND = 2, 2**28, 10**9
 
 
-def arrays_of(path: Path) -> dict[str, npt.NDArray[Any]]:
+def arrays_of(path: Path) -> dict[str, Any]:
     """Return the arrays of a .npz by name, read-only."""
     there = path.stat()  # before it is read: what changes in between is read again the next time
     kept = there.st_size <= _LARGEST and time.time_ns() - there.st_mtime_ns > _SECOND
@@ -30,7 +29,7 @@ def arrays_of(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 @lru_cache(_FILES)
-def _read(path: str, size: int, inode: int, changed: int) -> dict[str, npt.NDArray[Any]]:
+def _read(path: str, size: int, inode: int, changed: int) -> dict[str, Any]:
     with open(path, "rb") as handle:  # opened here, because np.load leaves a broken file open
         file = np.load(handle, allow_pickle=False)
         if not isinstance(file, Mapping):
