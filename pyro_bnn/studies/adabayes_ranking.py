@@ -27,6 +27,7 @@ import numpy as np
 
 from pyro_bnn.recipe import find_recipe
 from pyro_bnn.studies._tuning import chosen, last_iterate
+from pyro_bnn.studies.figures import Curves, after_each_epoch
 from pyro_bnn.studies.findings import Finding, equal, more
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
@@ -83,6 +84,15 @@ def _early(results: Results, cell: str) -> np.ndarray:
     return np.array([np.mean(curve[:_EARLY]) if curve else np.nan for curve in curves])
 
 
+def _figures(results: Results) -> list[Curves]:
+    best = {o: chosen(results, {c: c for c in results.cells if c.startswith(f"{o}, ")}) for o in _OPTIMIZERS}
+    named = {cell.replace("rates ", ""): cell for cell in best.values()}
+    return [
+        Curves("Training NLL", "epoch", "", after_each_epoch(results, "nll", named), "y"),
+        Curves("Held-out accuracy", "epoch", "", after_each_epoch(results, "val_accuracy", named)),
+    ]
+
+
 def _judge(results: Results) -> list[Finding]:
     cells = {o: [cell for cell in results.cells if cell.startswith(f"{o}, ")] for o in _OPTIMIZERS}
     best = {o: chosen(results, {cell: cell for cell in cells[o]}) for o in _OPTIMIZERS}
@@ -127,4 +137,5 @@ STUDY = Study(
     "1,000 for validation, batches of 64, 16 epochs (1,008 steps) with the rates a tenth after 12, 5,000 test rows.",
     design=_design,
     judge=_judge,
+    figures=_figures,
 )

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from pyro_bnn.studies.figures import Curves, after_each_epoch
 from pyro_bnn.studies.findings import Finding, holds, holm, likely
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
@@ -90,6 +91,11 @@ def _runs(results: Results, name: str) -> tuple[NDArray[np.float64], NDArray[np.
     success = np.array([float(value > _SUCCESS) for value in best])
     collapsed = sum(bool(b >= 0.25 and a <= 0.12) for a, b in zip(accuracy, best, strict=True))
     return accuracy, success, collapsed
+
+
+def _figures(results: Results) -> list[Curves]:
+    lines = after_each_epoch(results, "val_accuracy", list(_SPACES))
+    return [Curves("Mean of the runs that did not diverge", "epoch", "held-out accuracy", lines)]
 
 
 def _judge(results: Results) -> list[Finding]:
@@ -168,5 +174,10 @@ STUDY = Study(
     "eta = 1/25 for the weight of the KL that the source has, 1 / 50,000, and 1,000 test rows.",
     design=_design,
     judge=_judge,
+    figures=_figures,
+    explained="The contradiction is YellowFin's: its 19 successful runs of 24 have 23 % on average, for 200 of the 320 "
+    "steps are its slow start, where AdaBound's 12 have 33 %, Adam's 13 32 %, RAdam's 24 30 % and SGD's 22 29 %. "
+    "Without the selection on success RAdam, the source's worst, is the best, for it never fails; none of its runs "
+    "collapses, but these are 320 steps, and the source has 500 in each epoch.",
     metric=("accuracy", "test accuracy, of all runs that did not diverge"),
 )
