@@ -15,7 +15,6 @@ import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -25,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyro_bnn.data.checks import suggest
+from pyro_bnn.data.kept import arrays_of
 
 __all__ = ["DATASETS", "Source", "data_root", "read_source"]
 
@@ -117,11 +117,7 @@ def _read_npz(path: Path, split: int | None) -> Source:
     if not path.is_file():
         raise FileNotFoundError(f"no data file {path}; give the path of a .npz with the keys {', '.join(_PARTS)}")
     try:
-        with path.open("rb") as handle:  # opened here, because np.load leaves a broken file open
-            file = np.load(handle, allow_pickle=False)
-            if not isinstance(file, Mapping):
-                raise ValueError("it is a single array")
-            arrays = {key: file[key] for key in file}
+        arrays = arrays_of(path)
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(
             f"{path} cannot be read as .npz ({error}); write it with numpy.savez(path, x_train=..., y_train=..., "
