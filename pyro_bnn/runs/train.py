@@ -152,7 +152,13 @@ def _train(
         except Diverged as error:
             changes, allowed = changes if place is None else place.changes, settled.on_divergence
             if not allowed or _divergences(changes) >= allowed.get("retries", 1):
-                raise
+                if path is None:
+                    raise
+                rate = "method.lr" if "lr" in settled.method else "optim.loc.lr"
+                raise Diverged(
+                    f"{error}; to go on from the last epoch at another rate: {resuming(path, data_root)} --set "
+                    f"{rate}=..., or let on_divergence do so by itself"
+                ) from None
             lowered = with_rates(settled, allowed.get("factor", 0.3))
             log.warning("%s; going on from the last epoch that was whole at lower rates", error)
             if place is None:
