@@ -348,8 +348,10 @@ def _take_interrupts() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_ctrl_c_leaves_a_whole_folder(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pyro_bnn", "train", "lenet5-mnist-mini", "--out", str(tmp_path / "run")]
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_leaves_a_whole_folder_and_the_command_that_goes_on(name: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "pyro_bnn", "train", "lenet5-mnist-mini", "--out", str(run)]
     settings = ["--set", "epochs=1000", "--set", "data_args.train_size=300"]
     process = subprocess.Popen(
         command + settings,
@@ -363,10 +365,11 @@ def test_ctrl_c_leaves_a_whole_folder(tmp_path: Path) -> None:
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.05)
-    os.kill(process.pid, signal.SIGINT)
+    number = getattr(signal, name)
+    os.kill(process.pid, number)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "--resume" in out
+    assert process.returncode == 128 + number, err
+    assert f"go on with: pyro-bnn train {run / 'recipe.toml'} --out {run} --resume" in out
     assert "Traceback" not in err
     pb.load(tmp_path / "run").predict(torch.zeros(1, 1, 28, 28), num_samples=1)
     assert not list((tmp_path / "run").rglob("*.tmp"))

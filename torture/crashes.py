@@ -55,7 +55,7 @@ def full_disk(folder: Path, share: float, seed: int) -> dict[str, Any]:
         _refused(run, kind, log, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY)))
 
     _at_each_call(folder, share, figures, full)
-    for size in (100, 2_000, 30_000, 100_000)[: max(1, round(4 * share))]:
+    for size in (2_000, 8_000, 30_000, 100_000)[: max(1, round(4 * share))]:
         place = folder / f"limit-{size}"
         place.mkdir()
         finish(place / "whole", "report", place / "log")
