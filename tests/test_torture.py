@@ -1,4 +1,4 @@
-"""A small share of the torture: one kill, one crash, one full disk, two rounds of trainers started together."""
+"""A small share of the torture: a kill and a short soak; with the slow tests a little of every part."""
 
 import json
 import os
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 @pytest.mark.parametrize(
     ("share", "parts"),
     [
-        pytest.param("0.002", ("kills", "together", "soak"), id="a little"),
+        pytest.param("0.002", ("kills", "soak"), id="a little"),
         pytest.param("0.05", ("kills", "crashes", "full disk", "together", "soak"), id="more", marks=pytest.mark.slow),
     ],
 )
@@ -34,7 +34,6 @@ def test_nothing_is_lost(share: str, parts: tuple[str, ...], tmp_path: Path) -> 
     held = json.loads(figures.read_text())
     assert held["kills"]["stuck"] == held["kills"]["other bits"] == 0
     assert held["kills"]["runs"] > 0
-    assert held["together"]["refused"] > 0
-    assert held["together"]["shared"] == 0
+    assert "together" not in parts or (held["together"]["refused"] > 0 and held["together"]["shared"] == 0)
     assert held["soak"]["grown"] == 0
     assert held["soak"]["steps"] >= 500
