@@ -9,6 +9,7 @@ from pyro_bnn.version import __version__
 announce()
 
 if TYPE_CHECKING:
+    from pyro_bnn.common.limits import limits
     from pyro_bnn.common.memory import keep_freed_memory
     from pyro_bnn.data import load_data
     from pyro_bnn.posterior import Posterior
@@ -23,6 +24,7 @@ __all__ = [
     "__version__",
     "evaluate",
     "keep_freed_memory",
+    "limits",
     "load",
     "load_data",
     "train",
@@ -34,6 +36,7 @@ _HOMES = {
     "Run": "pyro_bnn.runs.train",
     "evaluate": "pyro_bnn.runs.train",
     "keep_freed_memory": "pyro_bnn.common.memory",
+    "limits": "pyro_bnn.common.limits",
     "load": "pyro_bnn.runs.loading",
     "load_data": "pyro_bnn.data",
     "train": "pyro_bnn.runs.train",

@@ -8,6 +8,7 @@ what a reader of another library raises (`zlib.error`, `struct.error`, `Recursio
 `border`, with that error as its cause.
 """
 
+import dis
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,19 +32,19 @@ class TooLarge(Refused):
     """A number is beyond a limit of :mod:`pyro_bnn.common.limits`, which can be raised."""
 
 
-def _innermost(traceback: TracebackType | None) -> str:
-    """Return the source file in which an error was raised."""
-    file = ""
-    while traceback is not None:
-        file, traceback = traceback.tb_frame.f_code.co_filename, traceback.tb_next
-    return file
+def _raised_here(traceback: TracebackType | None) -> bool:
+    """Whether a `raise` of this library's source is where an error comes from."""
+    if traceback is None:
+        return False
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    code = traceback.tb_frame.f_code
+    return code.co_filename.startswith(_PACKAGE) and dis.opname[code.co_code[traceback.tb_lasti]] == "RAISE_VARARGS"
 
 
 def is_own(error: BaseException) -> bool:
-    """Whether an error is one of this library's: of a kind that it raises, and raised in its source."""
-    if isinstance(error, Refused):
-        return True
-    return type(error) in _OWN and _innermost(error.__traceback__).startswith(_PACKAGE)
+    """Whether an error is one of this library's: of a kind that it raises, and raised by a statement of its source."""
+    return isinstance(error, Refused) or (isinstance(error, _OWN) and _raised_here(error.__traceback__))
 
 
 def summary(error: BaseException, length: int = 160) -> str:

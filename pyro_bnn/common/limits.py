@@ -17,7 +17,7 @@ from typing import final
 
 from pyro_bnn.common.errors import TooLarge
 
-__all__ = ["Limits", "check_limit", "check_memory", "in_words", "limits", "limits_now", "parse_limits"]
+__all__ = ["Limits", "check_limit", "check_memory", "duration", "in_words", "limits", "limits_now", "parse_limits"]
 
 KB, MB, GB = 2**10, 2**20, 2**30
 
@@ -41,7 +41,9 @@ class Limits:
     :param draws: weight samples, kept or averaged over.
     :param particles: weight samples of one training step.
     :param members: members of an ensemble, chains, cycles, snapshots.
+    :param tree_depth: doublings of a trajectory of NUTS, each of which doubles the time.
     :param layers: modules of a network.
+    :param size: units, channels or inputs of a layer.
     :param memory_bytes: what parameters, their optimizer and kept draws may take; 0: the memory of the machine.
     """
 
@@ -58,7 +60,9 @@ class Limits:
     draws: int = 1_000_000
     particles: int = 10_000
     members: int = 10_000
-    layers: int = 10_000
+    tree_depth: int = 20
+    layers: int = 2_000
+    size: int = 10_000_000
     memory_bytes: int = 0
 
 
@@ -138,6 +142,14 @@ def check_memory(needed: int, what: str) -> None:
             f"smaller numbers, or raise the limit: --limit memory_bytes={min(needed, 2**63 - 1)} "
             "(pyro_bnn.limits(memory_bytes=...))"
         )
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the largest fitting unit."""
+    for unit, length in (("years", 31_557_600.0), ("days", 86_400.0), ("hours", 3_600.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.3g} seconds"
 
 
 def in_words(size: int) -> str:

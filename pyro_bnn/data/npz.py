@@ -40,7 +40,7 @@ class Archive:
     >>> import pyro_bnn.data, pathlib
     >>> with Archive(pathlib.Path(pyro_bnn.data.__file__).with_name("and.npz")) as archive:
     ...     sorted(archive.names), archive.read("x_train").shape
-    (['class_names', 'x_test', 'x_train', 'y_test', 'y_train'], (4, 2))
+    (['x_test', 'x_train', 'y_test', 'y_train'], (4, 2))
     """
 
     def __init__(self, path: str | Path, remedy: str = _REMEDY) -> None:

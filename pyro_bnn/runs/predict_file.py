@@ -7,9 +7,10 @@ Predictions for files: arrays and images from disk, and what a posterior says ab
     a folder          all its images, by name
 
 Arrays may hold one input or many; images may come as (H, W), (N, H, W), channels first or last. Values in uint8 are
-divided by 255, as they are when training, and grey images of 16 bits by 65535; others are taken as they are. Everything is then standardised with the
-statistics of the training rows; an array that is standardised already says so with `standardised=True`, and one that
-looks so without saying it is refused. An answer whose probability is below the threshold is "don't know".
+divided by 255, as they are when training, and grey images of 16 bits by 65535; others are taken as they are. Everything
+is then standardised with the statistics of the training rows; an array that is standardised already says so with
+`standardised=True`, and one that looks so without saying it is refused. An answer whose probability is below the
+threshold is "don't know".
 """
 
 from collections.abc import Sequence
