@@ -39,7 +39,7 @@ def entries_of(make: Callable[..., Any], numbers: Mapping[str, Any], what: str) 
     finally:
         hook.remove()
         state.restore()
-    return sum(tensor.numel() for tensor in (*net.parameters(), *net.buffers()))
+    return sum(int(tensor.numel()) for tensor in (*net.parameters(), *net.buffers()))
 
 
 def _check_numbers(numbers: Any, what: str) -> None:
