@@ -10,6 +10,7 @@ announce()
 
 if TYPE_CHECKING:
     from pyro_bnn.analysis.checks import sbc
+    from pyro_bnn.common.limits import limits
     from pyro_bnn.common.memory import keep_freed_memory
     from pyro_bnn.data import load_data
     from pyro_bnn.posterior import Posterior
@@ -24,6 +25,7 @@ __all__ = [
     "__version__",
     "evaluate",
     "keep_freed_memory",
+    "limits",
     "load",
     "load_data",
     "sbc",
@@ -36,6 +38,7 @@ _HOMES = {
     "Run": "pyro_bnn.runs.train",
     "evaluate": "pyro_bnn.runs.train",
     "keep_freed_memory": "pyro_bnn.common.memory",
+    "limits": "pyro_bnn.common.limits",
     "load": "pyro_bnn.runs.loading",
     "load_data": "pyro_bnn.data",
     "sbc": "pyro_bnn.analysis.checks",
