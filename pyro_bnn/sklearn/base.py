@@ -13,7 +13,8 @@ first). Other weights multiply the log-likelihood of their row.
 import json
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,12 +31,13 @@ from pyro_bnn.common.randomness import RandomState
 from pyro_bnn.common.turns import alone
 from pyro_bnn.data import Standardiser
 from pyro_bnn.guides import AutoMeanFieldNormal
-from pyro_bnn.inference import Callback, FitState, fit, kl
-from pyro_bnn.inference.checkpoint import parameters_of, restore_parameters
+from pyro_bnn.inference import Callback, FitState, FlatMeanField_ELBO, fit, kl
+from pyro_bnn.inference.checkpoint import parameters_of, restore_parameters, store_with
 from pyro_bnn.models import BNN, priors
 from pyro_bnn.models.likelihoods import Likelihood
 from pyro_bnn.optim import Adam, Constant, Cosine, PerSite
 from pyro_bnn.posterior import Posterior
+from pyro_bnn.posterior.posterior import forget_later
 from pyro_bnn.sklearn.members import SideBySide, put_together, taken_apart
 from pyro_bnn.sklearn.plan import Plan, plan_for
 
@@ -45,6 +47,9 @@ Self = TypeVar("Self", bound="BaseBNN")
 
 _EXACT_ROWS = 10_000
 _STEPS_PER_EPOCH = 64
+_WORTH_RECORDING = 200
+"""Steps of a training from which recording one pays."""
+
 _DESCRIPTION = "estimator.json"
 _PLAIN = ("n_features_in_", "rows_seen_", "n_steps_", "seed_")
 
@@ -58,6 +63,18 @@ class _Best(Callback):
     def epoch(self, state: FitState) -> None:
         if state.best is None or state.best["epoch"] == state.epoch:
             self.parameters = parameters_of(state.model, state.guide)
+
+
+@contextmanager
+def _apart(seed: int) -> Iterator[None]:
+    """Draw from a seed and keep parameters in a store of their own; the process's are afterwards as they were."""
+    with alone(), store_with({}, alone=True):
+        before = RandomState.now()
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            before.restore()
 
 
 class BaseBNN(BaseEstimator):  # type: ignore[misc]
@@ -130,17 +147,12 @@ class BaseBNN(BaseEstimator):  # type: ignore[misc]
         train, val = self._held_out(X, y, weights)
         plan = plan_for(len(train[0]), self.hidden, self.batch_size, self.steps)
         self._scales(train[0], train[1])
-        with alone():
-            before = RandomState.now()
-            try:
-                torch.manual_seed(self.seed_)
-                repeats = max(1, round(_STEPS_PER_EPOCH * plan.batch_size / len(train[0])))
-                repeats = min(repeats, max(1, plan.steps * plan.batch_size // len(train[0])))
-                model = self._program(plan.hidden, len(train[0]) * repeats)
-                guide = AutoMeanFieldNormal(model)
-                self._train(model, guide, train, val, plan, repeats)
-            finally:
-                before.restore()
+        with _apart(self.seed_):
+            repeats = max(1, round(_STEPS_PER_EPOCH * plan.batch_size / len(train[0])))
+            repeats = min(repeats, max(1, plan.steps * plan.batch_size // len(train[0])))
+            model = self._program(plan.hidden, len(train[0]) * repeats)
+            guide = AutoMeanFieldNormal(model)
+            self._train(model, guide, train, val, plan, repeats)
         return self
 
     def _more(self: Self, X: Any, y: Any, sample_weight: Any) -> Self:
@@ -154,22 +166,17 @@ class BaseBNN(BaseEstimator):  # type: ignore[misc]
             self._scales(X, y)
         self.rows_seen_ += len(X)
         plan = plan_for(len(X), self.hidden, self.batch_size, self.steps)
-        with alone():
-            before = RandomState.now()
-            try:
-                torch.manual_seed(self.seed_ + self.n_steps_)
-                if first:
-                    model = self._program(plan.hidden, len(X))
-                    guide = AutoMeanFieldNormal(model)
-                else:
-                    single: Any = self.posterior_.model
-                    ensemble: Any = self.posterior_.guide
-                    model = self._program(tuple(single.template.config["hidden"]), len(X))
-                    guide = put_together(model, single, ensemble)
-                steps = -(-len(X) // min(plan.batch_size, len(X)))
-                self._train(model, guide, (X, y, weights), None, replace(plan, steps=steps), 1, constant=True)
-            finally:
-                before.restore()
+        with _apart(self.seed_ + self.n_steps_):
+            if first:
+                model = self._program(plan.hidden, len(X))
+                guide = AutoMeanFieldNormal(model)
+            else:
+                single: Any = self.posterior_.model
+                ensemble: Any = self.posterior_.guide
+                model = self._program(tuple(single.template.config["hidden"]), len(X))
+                guide = put_together(model, single, ensemble)
+            steps = -(-len(X) // min(plan.batch_size, len(X)))
+            self._train(model, guide, (X, y, weights), None, replace(plan, steps=steps), 1, constant=True)
         return self
 
     def _first_targets(self, y: Any) -> Any:
@@ -189,7 +196,7 @@ class BaseBNN(BaseEstimator):  # type: ignore[misc]
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
             if (weights < 0).any() or not (weights > 0).any():
-                raise ValueError("sample_weight has a number below 0, or none above 0: pass how often each row counts")
+                raise ValueError("sample_weight has numbers below 0, or none above 0: pass how often each row counts")
             kept = weights > 0
             X, y, weights = X[kept], y[kept], weights[kept]
             if (weights == np.round(weights)).all() and weights.sum() <= _EXACT_ROWS:
@@ -242,11 +249,11 @@ class BaseBNN(BaseEstimator):  # type: ignore[misc]
         return (X[kept], y[kept], None if weights is None else weights[kept]), (X[out], y[out])
 
     def _scales(self, X: Any, y: Any) -> None:
-        self._x_scale = Standardiser.fit(torch.from_numpy(X))
-        self._y_scale = Standardiser.fit(torch.from_numpy(y)) if y.dtype.kind == "f" else None
-        for name, scale in (("X", self._x_scale), ("y", self._y_scale)):
-            if scale is not None and not bool(scale.sd.isfinite().all() and scale.mean.isfinite().all()):
-                raise ValueError(f"{name} holds numbers so large that their deviation is infinite: rescale the column")
+        try:
+            self._x_scale = Standardiser.fit(torch.from_numpy(X))
+            self._y_scale = Standardiser.fit(torch.from_numpy(y)) if y.dtype.kind == "f" else None
+        except ValueError as error:  # what is not finite itself was refused before
+            raise ValueError("X or y holds numbers so large that their deviation is infinite: rescale them") from error
 
     def _program(self, hidden: tuple[int, ...], num_data: int) -> BNN:
         net = SideBySide(int(self.members), self.n_features_in_, self._outputs(), hidden, self.activation)
@@ -285,6 +292,7 @@ class BaseBNN(BaseEstimator):  # type: ignore[misc]
             epochs=epochs,
             batch_size=batch,
             weights=None if weights is None else torch.from_numpy(weights).float().repeat(repeats),
+            elbo=FlatMeanField_ELBO(trace=None if epochs * -(-n // batch) > _WORTH_RECORDING else False),
             kl=kl.tempered(self.eta * n / self.rows_seen_ if constant else self.eta * repeats),
             val=None if val is None else self._tensors(*val),
             callbacks=[best] if val is not None else [],
@@ -304,6 +312,8 @@ class BaseBNN(BaseEstimator):  # type: ignore[misc]
             "y_standardiser": None if self._y_scale is None else self._y_scale.to_dict(),
             **self._info(),
         }
+        forget_later(single)
+        forget_later(ensemble)
         self.posterior_ = Posterior(single.cpu().double(), ensemble.cpu().double(), info)
 
     # -- predicting --------------------------------------------------------------------------------------------------

@@ -59,9 +59,7 @@ class BNNClassifier(ClassifierMixin, BaseBNN):  # type: ignore[misc]
         check_classification_targets(y)
         self.classes_, places = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(
-                f"y has one class only, {self.classes_[0]!r}: a classifier needs rows of at least 2 classes"
-            )
+            raise ValueError(f"y has one class only, {self.classes_[0]}: a classifier needs rows of at least 2 classes")
         return places.astype(np.int64)
 
     def _known_targets(self, y: Any) -> Any:
@@ -69,7 +67,7 @@ class BNNClassifier(ClassifierMixin, BaseBNN):  # type: ignore[misc]
         unknown = self.classes_[places] != y
         if unknown.any():
             raise ValueError(
-                f"y has the class {np.asarray(y)[unknown][0]!r}, which was not among the first: pass classes= with all "
+                f"y has the class {np.asarray(y)[unknown][0]}, which was not among the first: pass classes= with all "
                 "of them at the first partial_fit"
             )
         return places.astype(np.int64)
