@@ -24,7 +24,7 @@ else:
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = {"minima": "python3.10", "newest": "python3.13"}
-RUNNERS = ("pytest", "pytest-timeout", "scipy")
+RUNNERS = ("pytest", "pytest-timeout", "scipy", "scikit-learn")
 """What the subset needs of the extra `dev`."""
 
 SUBSET = (

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-__all__ = ["INFO", "Posterior", "RealPrediction", "Uncertainty", "looks_standardised"]
+__all__ = ["INFO", "Posterior", "RealPrediction", "Uncertainty", "forget_later", "looks_standardised"]
 
 INFO = {
     "recipe": "the recipe it was trained from, as a table",
@@ -559,11 +559,11 @@ class Posterior:
             if model is None:
                 build = build_model or partial(rebuild.build_model, trust=trust)
                 model = _obtain("model", description["model"], build, folder, dtype)
-                _forget_later(model)
+                forget_later(model)
             if guide is None:
                 make = build_guide or partial(rebuild.build_guide, trust=trust)
                 guide = _obtain("guide", description["guide"], lambda s: make(s, model), folder, dtype)
-                _forget_later(guide)
+                forget_later(guide)
         posterior = cls(model, guide)
         posterior._given = _under_new_keys(description["info"])
         fitted = Fitted.from_info(posterior._given)
@@ -673,7 +673,7 @@ def _add(draw: RealDraw, numbers: MixtureMoments | None) -> MixtureMoments:
     return numbers
 
 
-def _forget_later(program: Any) -> None:
+def forget_later(program: Any) -> None:
     """Let Pyro's store forget the parameters of a module of this library once the module is gone."""
     if not isinstance(program, nn.Module):
         return
