@@ -1,21 +1,18 @@
 """Posteriors as ArviZ groups."""
 
-from pyro_bnn.analysis.arviz.export import (
-    MAX_BYTES,
+from pyro_bnn.analysis.arviz.export import MAX_BYTES, export_bytes, to_arviz
+from pyro_bnn.analysis.arviz.library import groups_of, import_arviz
+from pyro_bnn.analysis.arviz.loo import (
     NotDefined,
     PointwiseEstimate,
     draws_of,
-    export_bytes,
-    import_arviz,
     loo,
-    open_arviz,
     posterior_kind,
     refusal_of,
-    save_arviz,
-    to_arviz,
     waic,
     why_no_loo,
 )
+from pyro_bnn.analysis.arviz.stores import open_arviz, save_arviz
 
 __all__ = [
     "MAX_BYTES",
@@ -23,6 +20,7 @@ __all__ = [
     "PointwiseEstimate",
     "draws_of",
     "export_bytes",
+    "groups_of",
     "import_arviz",
     "loo",
     "open_arviz",
