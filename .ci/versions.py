@@ -39,6 +39,7 @@ SUBSET = (
     "tests/analysis/test_arviz.py",
     "tests/analysis/test_elpd.py",
     "tests/analysis/test_loo.py",
+    "tests/analysis/test_pyro_svi.py",
     "tests/inference/test_mcmc.py",
     "tests/test_recipe.py",
     "tests/test_registry.py",

@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import pyro
+import pyro.distributions as dist
 import torch
+from pyro.infer.autoguide import AutoNormal
 
+from pyro_bnn.analysis import from_pyro_svi
 from pyro_bnn.analysis.arviz import groups_of, import_arviz
 from pyro_bnn.analysis.arviz.library import is_tree
 from pyro_bnn.guides import AutoDropout, AutoLowRankNormal, AutoMeanFieldNormal, AutoPoint, Ensemble, StoredDraws
@@ -66,7 +70,17 @@ def exports() -> dict[str, Any]:
         torch.manual_seed(0)
         made[kind] = refit(case, kind).to_arviz(case.x, case.y, DRAWS, **options)
     made["regression, svi"] = numbers.posterior.to_arviz(numbers.x, numbers.y, DRAWS, **options)
+    made["`from_pyro_svi`"] = from_pyro_svi(line, AutoNormal(line), numbers.x, numbers.y, num_samples=DRAWS)
     return made
+
+
+def line(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
+    """A program that anybody could have written."""
+    with pyro.plate("feature", x.shape[1]):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+    sd = pyro.sample("sd", dist.HalfNormal(1.0))
+    with pyro.plate("data", len(x)):
+        pyro.sample("obs", dist.Normal(x @ w, sd), obs=y)
 
 
 def small(idata: Any) -> dict[str, Any]:

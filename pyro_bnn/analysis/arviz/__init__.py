@@ -12,6 +12,7 @@ from pyro_bnn.analysis.arviz.loo import (
     waic,
     why_no_loo,
 )
+from pyro_bnn.analysis.arviz.pyro_svi import from_pyro_svi
 from pyro_bnn.analysis.arviz.stores import open_arviz, save_arviz
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "PointwiseEstimate",
     "draws_of",
     "export_bytes",
+    "from_pyro_svi",
     "groups_of",
     "import_arviz",
     "loo",

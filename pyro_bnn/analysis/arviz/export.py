@@ -48,7 +48,16 @@ from pyro_bnn.inference.laws import check_values
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.version import __version__
 
-__all__ = ["MAX_BYTES", "export_bytes", "to_arviz"]
+__all__ = [
+    "MAX_BYTES",
+    "Places",
+    "as_numpy",
+    "attributes_of",
+    "export_bytes",
+    "lead_of",
+    "site_dims",
+    "to_arviz",
+]
 
 MAX_BYTES = 2**30
 """How large an export in memory may become before a file is asked for."""
@@ -106,7 +115,7 @@ class _Sites:
     def variables(self, group: str, chains: int, draws: int) -> list[Variable]:
         lead, sizes = ("chain", "draw"), (chains, draws)
         variables = [
-            Variable(group, n, (*lead, *_site_dims(n, shape)), (*sizes, *shape)) for n, shape in self.full.items()
+            Variable(group, n, (*lead, *site_dims(n, shape)), (*sizes, *shape)) for n, shape in self.full.items()
         ]
         if self.large:
             shape = (*sizes, len(self.large))
@@ -117,25 +126,27 @@ class _Sites:
         named = {
             dim: np.arange(size)
             for name, shape in self.full.items()
-            for dim, size in zip(_site_dims(name, shape), shape, strict=True)
+            for dim, size in zip(site_dims(name, shape), shape, strict=True)
         }
         return {**named, "site": self.large} if self.large else named
 
     def write(self, arrays: Mapping[str, Array], c: int, s: int, values: Mapping[str, Tensor]) -> None:
         for name in self.full:
-            arrays[name][c, s] = _numpy(values[name])
+            arrays[name][c, s] = as_numpy(values[name])
         if self.large:
             flat = [values[name].float() for name in self.large]
             arrays["weight_mean"][c, s] = np.array([float(v.mean()) for v in flat], np.float32)
             arrays["weight_rms"][c, s] = np.array([float(v.square().mean().sqrt()) for v in flat], np.float32)
 
 
-def _site_dims(name: str, shape: Sequence[int]) -> tuple[str, ...]:
+def site_dims(name: str, shape: Sequence[int]) -> tuple[str, ...]:
+    """Return names for the dimensions of a site, after its own."""
     axes = _AXES.get((name.rpartition(".")[2], len(shape)), tuple(f"dim_{i}" for i in range(len(shape))))
     return tuple(f"{name}_{axis}" for axis in axes)
 
 
-def _numpy(values: Tensor) -> NDArray[Any]:
+def as_numpy(values: Tensor) -> NDArray[Any]:
+    """Return a tensor as an array, numbers in float32."""
     array = values.detach().cpu()
     return array.float().numpy() if array.is_floating_point() else array.numpy()
 
@@ -178,7 +189,7 @@ def _prediction_variables(first: Draw, lead: tuple[int, ...], n: int) -> list[Va
 
 def _sampled(draw: Draw, generator: torch.Generator) -> NDArray[Any]:
     """One label or target for every row, drawn from a draw's predictive."""
-    return _numpy(draw.sample(generator))
+    return as_numpy(draw.sample(generator))
 
 
 def _log_prior(model: Callable[..., Any], x: Tensor, values: Mapping[str, Tensor]) -> dict[str, float]:
@@ -251,7 +262,7 @@ def _plan(
     with posterior.turn():
         values = draw_sites(guide, plain(x[:1]))
     chosen = _Sites.choose(values, sites)
-    lead = _lead(guide, num_samples)
+    lead = lead_of(guide, num_samples)
     n = len(x)
     variables = [*chosen.variables("posterior", *lead), *chosen.variables("prior", 1, prior_samples)]
     if y is not None and isinstance(first, RealDraw) and first.laws:
@@ -278,8 +289,8 @@ def _plan(
     return _Plan(variables, _coords(variables, {**chosen.coords(), **known}, first, posterior)), chosen, lead
 
 
-def _lead(guide: Any, num_samples: int) -> tuple[int, int]:
-    """How many chains and draws: those that a sampler stored, else one chain of as many as are asked for."""
+def lead_of(guide: Any, num_samples: int) -> tuple[int, int]:
+    """Return chains and draws: those that a sampler stored, else one chain of as many as are asked for."""
     stored = contract_of(guide).by_site()
     if stored is not None:
         chains, draws = next(iter(stored.values())).shape[:2]
@@ -368,15 +379,15 @@ def to_arviz(
     _write_data(arrays, x, x_new, observed)
     _write_draws(posterior, arrays, chosen, lead, x, x_new, observed, seed)
     _write_prior(posterior, arrays, chosen, prior_samples, x, seed)
-    return store.finish(plan.coords, _attributes(posterior, split, lead))
+    return store.finish(plan.coords, attributes_of(posterior, split, lead))
 
 
 def _write_data(arrays: Mapping[str, Mapping[str, Array]], x: Tensor, x_new: Tensor, y: Tensor | None) -> None:
-    arrays["constant_data"]["x"][:] = _numpy(_raw(x))
+    arrays["constant_data"]["x"][:] = as_numpy(_raw(x))
     if x_new is not x:
-        arrays["predictions_constant_data"]["x"][:] = _numpy(_raw(x_new))
+        arrays["predictions_constant_data"]["x"][:] = as_numpy(_raw(x_new))
     if y is not None:
-        arrays["observed_data"]["obs"][:] = _numpy(y)
+        arrays["observed_data"]["obs"][:] = as_numpy(y)
 
 
 def _raw(x: Tensor) -> Tensor:
@@ -395,7 +406,7 @@ def _write_draws(
     seed: int,
 ) -> None:
     recorder = _Recorder(posterior.guide)
-    places = _Places(posterior.guide, lead)
+    places = Places(posterior.guide, lead)
     rows = x if x_new is x else torch.cat([x, x_new.to(x)])
     draws = posterior.with_guide(recorder).stream(rows, lead[0] * lead[1], seed=seed)
     generator = torch.Generator().manual_seed(seed)
@@ -412,15 +423,15 @@ def _write_draws(
         for name, array in arrays["log_prior"].items():
             array[c, s] = of_sites.get(name, np.nan)
         if y is not None:
-            arrays["log_likelihood"]["obs"][c, s] = _numpy(_pointwise(here, y, drawn)[: len(x)])
+            arrays["log_likelihood"]["obs"][c, s] = as_numpy(_pointwise(here, y, drawn)[: len(x)])
 
 
 def _write_prediction(arrays: Mapping[str, Array], c: int, s: int, draw: Draw, first: int) -> None:
     """Write what a draw predicts for the rows from `first` on."""
     if isinstance(draw, ClassDraw):
-        arrays["probability"][c, s] = _numpy(draw.prediction[first:])
+        arrays["probability"][c, s] = as_numpy(draw.prediction[first:])
     else:
-        arrays["mean"][c, s], arrays["sd"][c, s] = _numpy(draw.mean[first:]), _numpy(draw.sd[first:])
+        arrays["mean"][c, s], arrays["sd"][c, s] = as_numpy(draw.mean[first:]), as_numpy(draw.sd[first:])
 
 
 def _write_prior(
@@ -448,7 +459,7 @@ def _pointwise(draw: Draw, y: Tensor, drawn: NDArray[Any]) -> Tensor:
 
 
 @final
-class _Places:
+class Places:
     """
     Where a draw belongs. Draws from a guide come in order; a sampler's stored ones come in any, each once, so each is
     recognised by its values (equal draws, as a rejected proposal leaves, are interchangeable).
@@ -482,7 +493,8 @@ class _Places:
         return torch.cat([values[n].detach().cpu().double().flatten(skip)[..., :64] for n in self.names], -1)
 
 
-def _attributes(posterior: Posterior, split: Split | None, lead: tuple[int, int]) -> dict[str, Any]:
+def attributes_of(posterior: Posterior, split: Split | None, lead: tuple[int, int]) -> dict[str, Any]:
+    """Return what an export says of itself: tempering, kind of draws, where its rows come from, whether LOO holds."""
     info, kind = posterior.info, posterior_kind(posterior)
     eta, temperature = float(info.get("eta", 1.0)), float(info.get("temperature", 1.0))
     recipe = info.get("recipe")

@@ -18,7 +18,7 @@ from typing import Any, Literal, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyro_bnn.analysis.arviz.library import elpd_of, groups_of, import_arviz
+from pyro_bnn.analysis.arviz.library import dataset_of, elpd_of, groups_of, import_arviz
 from pyro_bnn.common.contract import contract_of
 from pyro_bnn.posterior import Posterior
 
@@ -71,7 +71,9 @@ def _refusal(split: str | None, eta: float, temperature: float, kind: str) -> st
     if temperature != 1:
         return f"the posterior is cold (temperature = {temperature:g}), so its draws are not from p(w | y); it needs 1"
     if split is None:
-        return "the export does not say that its points were trained on: pass split='train' to to_arviz if they were"
+        return (
+            "the export does not say that its points were trained on: pass split='train' where it is made if they were"
+        )
     if split != "train":
         return (
             f"its points were not trained on (split = {split!r}): their log predictive density is known without "
@@ -135,27 +137,34 @@ class PointwiseEstimate:
         return text + f"{bad} of {n} points UNUSABLE (k > 0.7): the estimate does not hold for them, nor the sum"
 
 
-def _estimate(idata: Any, what: str) -> PointwiseEstimate:
+def _estimate(idata: Any, what: str, var_name: str | None) -> PointwiseEstimate:
     why = why_no_loo(idata)
     if why is not None:
         raise NotDefined(f"{what} is not defined here: {why}")
     if "log_likelihood" not in groups_of(idata):
         raise ValueError(f"{what} needs the group log_likelihood: pass y to to_arviz")
+    sites = list(dataset_of(idata, "log_likelihood").data_vars)
+    if len(sites) > 1 and var_name is None:
+        raise ValueError(f"{what} is of one observed site: pass var_name, one of {', '.join(map(str, sites))}")
     az = import_arviz()
     if not hasattr(az, what):
         raise NotDefined(f"arviz.{what} is gone from ArviZ 1.x: use loo, which says of each point whether it holds")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # what they say is in the text of the result
-        elpd = getattr(az, what)(idata, pointwise=True)
+        elpd = getattr(az, what)(idata, pointwise=True, var_name=var_name)
     k = np.asarray(elpd["pareto_k"], np.float64).reshape(-1) if what == "loo" else None
     return PointwiseEstimate(elpd, cast(str, idata.attrs["kind"]), k)
 
 
-def loo(idata: Any) -> PointwiseEstimate:
-    """Return `arviz.loo` with its Pareto k, or raise NotDefined with the reason."""
-    return _estimate(idata, "loo")
+def loo(idata: Any, var_name: str | None = None) -> PointwiseEstimate:
+    """
+    Return `arviz.loo` with its Pareto k, or raise NotDefined with the reason.
+
+    :param var_name: the observed site, where an export has several.
+    """
+    return _estimate(idata, "loo", var_name)
 
 
-def waic(idata: Any) -> PointwiseEstimate:
-    """Return `arviz.waic`, or raise NotDefined with the reason."""
-    return _estimate(idata, "waic")
+def waic(idata: Any, var_name: str | None = None) -> PointwiseEstimate:
+    """Return `arviz.waic`, or raise NotDefined with the reason; likewise."""
+    return _estimate(idata, "waic", var_name)

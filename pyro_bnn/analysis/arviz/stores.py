@@ -93,14 +93,12 @@ class NetCDF(Store):
         for name, size in zip(variable.dims, variable.shape, strict=True):
             if name not in group.dimensions:
                 group.dimensions[name] = size
-        return group.create_variable(
-            variable.name,
-            variable.dims,
-            variable.dtype,
-            chunks=variable.chunks(),
-            compression="gzip",
-            compression_opts=1,
-        )
+        truth = np.dtype(variable.dtype) == np.bool_  # of which netCDF has no type: xarray reads it off an attribute
+        options = {"chunks": variable.chunks(), "compression": "gzip", "compression_opts": 1} if variable.dims else {}
+        array = group.create_variable(variable.name, variable.dims, np.int8 if truth else variable.dtype, **options)
+        if truth:
+            array.attrs["dtype"] = "bool"
+        return array
 
     def finish(self, coords: Mapping[str, Mapping[str, Any]], attrs: Mapping[str, Any]) -> Any:
         import xarray as xr
