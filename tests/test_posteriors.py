@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn.analysis.arviz import open_arviz
+from pyro_bnn.analysis.arviz import groups_of, open_arviz
 from pyro_bnn.assemble import catalogue
 from pyro_bnn.guides import AutoLowRankNormal, AutoPoint, Ensemble, StoredDraws
 from pyro_bnn.inference.svi import Callback, Diverged, FitState
@@ -80,7 +80,7 @@ def test_one_interface_saved_loaded_and_resumed(name: str, tmp_path: Path) -> No
     whole = run_small(kind, tmp_path / "whole", report=True)
     assert "<html" in (tmp_path / "whole" / "report.html").read_text()
     idata = open_arviz(tmp_path / "whole" / "posterior.nc")
-    assert {"posterior_predictive", "log_likelihood", "predictions", "prior"} <= set(idata.groups())
+    assert {"posterior_predictive", "log_likelihood", "predictions", "prior"} <= set(groups_of(idata))
     idata.close()
     loaded = load(tmp_path / "whole")
     for posterior in (whole.posterior, loaded):

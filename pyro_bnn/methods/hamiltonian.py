@@ -76,23 +76,28 @@ class Hamiltonian(Method, ABC):
     def run(self, work: Work, kernel: Literal["nuts", "hmc"], **numbers: Any) -> Outcome:
         """Run the chains, each kept in the run folder when it is done, and judge them by what they predict."""
         parts = work.parts
-        chains, history, seconds = [], list(work.history), 0.0
+        chains, stats, history, seconds = [], [], list(work.history), 0.0
         for c in range(self.chains):
             try:
                 done = self._kept_chain(work, c, kernel, numbers)
             except KeyboardInterrupt:
                 return Outcome(None, history, None, INTERRUPTED, seconds)
             chains.append(done["samples"])
+            stats.append(done.get("stats"))  # none in what an earlier version left
             seconds += done["line"]["seconds"]
             history.append({**done["line"], "seconds": seconds})
             if work.folder is not None:
                 write_history(work.folder, history)
+        noted = [s for s in stats if s is not None]
+        names = list(noted[0]) if len(noted) == self.chains else []
         guide = StoredDraws(
-            parts.model, num_draws=self.chains * self.draws, chains=self.chains, kind=kernel, states=False
+            parts.model, num_draws=self.chains * self.draws, chains=self.chains, kind=kernel, states=False, stats=names
         )
         with torch.no_grad():
             flat = torch.cat([guide.flatten(samples) for samples in chains])  # (chains draws, P)
             guide.draws.copy_(flat)
+            for name in names:
+                guide.get_buffer(f"stat_{name}").copy_(torch.cat([s[name] for s in noted]))
         facts = {"divergences": sum(line["divergences"] for line in history)}
         facts |= _convergence(work, guide)
         return Outcome(guide, history, None, f"all {self.chains} chains done", seconds, facts)
@@ -139,7 +144,8 @@ class Hamiltonian(Method, ABC):
             "step_size": chain.step_size,
             "seconds": time.perf_counter() - started,
         }
-        return {"samples": chain.samples, "line": line}
+        stats = {"energy": chain.energy, "diverging": chain.diverging}
+        return {"samples": chain.samples, "stats": stats, "line": line}
 
 
 def _convergence(work: Work, guide: StoredDraws, rows: int = 50) -> dict[str, Any]:
