@@ -102,8 +102,12 @@ def test_a_card_holds_every_seed_and_the_twin(card: Path, runs: dict[str, Path])
     assert told["results"][1]["s_draws"]["pred_nll"] == pytest.approx(written["pred_nll"], abs=1e-9)
     inside = load_data("mnist-mini", **parts_of(runs["run-4"])).test.x
     found = detect(load(runs["run-4"]), inside, gaussian_noise(inside), 10, seed=4)
-    for score, value in told["results"][1]["ood"]["Gaussian noise"].items():
-        assert value == pytest.approx(found[score]["auroc"], abs=1e-9)
+    seen = told["results"][1]["ood"]["Gaussian noise"]
+    for score in ("entropy", "mutual_information"):
+        assert seen[score] == pytest.approx(found[score]["auroc"], abs=1e-9)
+    sure = load(runs["run-4"]).predict(gaussian_noise(inside)[:2000], 10, seed=4, standardised=True).max(-1).values
+    assert seen["confidence"] == pytest.approx(float(sure.mean()), abs=1e-5)
+    assert seen["share_above_90"] == pytest.approx(float((sure > 0.9).double().mean()), abs=1e-3)
     assert told["made"]["pyro_bnn"] == pb.__version__
 
 
@@ -388,7 +392,7 @@ def test_the_table_goes_between_the_markers(tmp_path: Path) -> None:
     assert lines[:3] == ["before", "", START]
     assert lines[-3:] == [END, "", "after"]
     assert "old" not in lines
-    assert len(lines) == 6 + 2 + len(shipped_cards())
+    assert len(lines) == 6 + 2 + 2 * len(shipped_cards()) + 2  # a row each for posterior and twin, and what they say
     first = file.read_text()
     write_readme(file)
     assert file.read_text() == first
@@ -423,11 +427,10 @@ def test_shipped_cards_are_whole(name: str) -> None:
     assert f"{name}: learning curves" in (folder / told["curve"]).read_text()
 
 
-def test_the_twin_of_snapshots_is_as_many_snapshots_of_a_point(tmp_path: Path) -> None:
-    snapshots = {"name": "snapshots", "members": 2}
-    chain = run(tmp_path / "chain", seed=3, epochs=1, method=snapshots)
+def test_the_twin_of_snapshots_is_as_many_networks(tmp_path: Path) -> None:
+    chain = run(tmp_path / "chain", seed=3, epochs=1, method={"name": "snapshots", "members": 2})
     alone = run(tmp_path / "alone", seed=3, epochs=2, method="map")
-    fair = run(tmp_path / "fair", seed=3, epochs=1, method={**snapshots, "of": "map"})
+    fair = run(tmp_path / "fair", seed=3, epochs=1, method={"name": "ensemble", "members": 2, "of": "map"})
     with pytest.raises(ValueError, match=r"other chances.*2 networks against 1"):
         make_card([chain], twins=[alone], out=tmp_path / "card", data_root="nowhere")
     told = read_card(make_card([chain], twins=[fair], out=tmp_path / "card", data_root="nowhere"))
