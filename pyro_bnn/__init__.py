@@ -9,6 +9,7 @@ from pyro_bnn.version import __version__
 announce()
 
 if TYPE_CHECKING:
+    from pyro_bnn.analysis.checks import sbc
     from pyro_bnn.common.memory import keep_freed_memory
     from pyro_bnn.data import load_data
     from pyro_bnn.posterior import Posterior
@@ -25,6 +26,7 @@ __all__ = [
     "keep_freed_memory",
     "load",
     "load_data",
+    "sbc",
     "train",
 ]
 
@@ -36,6 +38,7 @@ _HOMES = {
     "keep_freed_memory": "pyro_bnn.common.memory",
     "load": "pyro_bnn.runs.loading",
     "load_data": "pyro_bnn.data",
+    "sbc": "pyro_bnn.analysis.checks",
     "train": "pyro_bnn.runs.train",
 }
 

@@ -52,6 +52,16 @@ def _check_named(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+def _check_on_divergence(value: Mapping[str, Any]) -> None:
+    retries, factor = value.get("retries", 1), value.get("factor", 0.3)
+    sound = isinstance(retries, int) and not isinstance(retries, bool) and 0 <= retries <= 100
+    sound = sound and isinstance(factor, (int, float)) and not isinstance(factor, bool) and 0 < factor < 1
+    if set(value) - {"retries", "factor"} or not sound:
+        raise ValueError(
+            f"on_divergence={dict(value)!r} is not allowed: pass retries, 0 to 100, and factor, above 0 and below 1"
+        )
+
+
 Named = Annotated[dict[str, Any], BeforeValidator(_named), Field(min_length=1)]
 KL = str | dict[str, Any] | list[str | dict[str, Any]]
 
@@ -126,6 +136,7 @@ class Recipe(BaseModel):
     batch_size: int = Field(100, ge=1)
     patience: int = Field(0, ge=0, description="epochs without a better validation NLL before stopping; 0 is never")
     val_samples: int = Field(1, ge=1)
+    on_divergence: dict[str, Any] = Field({}, description="retries and factor: lower the rates, go on; none: stop")
     seed: int = Field(0, ge=0)
     num_samples: int = Field(100, ge=1)
     device: str = "cpu"
@@ -152,6 +163,7 @@ class Recipe(BaseModel):
             raise ValueError(f"patience={self.patience} needs validation rows: set val_fraction above 0")
         for key in ("prior", "likelihood", "guide", "method", "estimator", "schedule"):
             _check_named(getattr(self, key))
+        _check_on_divergence(self.on_divergence)
         if self.paper:
             self.changed({"budget": "paper"})
         return self

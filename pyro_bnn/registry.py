@@ -87,6 +87,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "guides": {
         "dropout": "pyro_bnn.guides.mc_dropout:AutoDropout",
+        "full_rank": "pyro_bnn.guides.full_rank:AutoFullRankNormal",
         "low_rank": "pyro_bnn.guides.low_rank:AutoLowRankNormal",
         "mean_field": "pyro_bnn.guides.mean_field:AutoMeanFieldNormal",
         "point": "pyro_bnn.guides.point:AutoPoint",

@@ -35,7 +35,7 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "models": ({"common", "registry"}, {"torch", "torchvision", "pyro"}),
     "guides": ({"common", "registry"}, {"torch", "pyro"}),
     "penalties": ({"common", "models", "registry"}, {"torch", "pyro", "matplotlib"}),
-    "inference": ({"common", "data"}, {"torch", "pyro", "numpy", "arviz", "matplotlib"}),
+    "inference": ({"common", "data"}, {"torch", "pyro", "safetensors", "numpy", "arviz", "matplotlib"}),
     "posterior": (
         {
             "common",

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast, final, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, final, runtime_checkable
 
 import numpy as np
 import pyro
@@ -28,7 +28,8 @@ from safetensors.torch import save as safetensors_save
 from torch import Tensor, nn
 
 from pyro_bnn.common.contract import Guide, contract_of
-from pyro_bnn.common.files import atomic_write
+from pyro_bnn.common.files import make_folder
+from pyro_bnn.common.manifest import NEXT, is_sealed, read_listed, staged
 from pyro_bnn.common.mixtures import MixtureMoments, PredictiveAccumulator, check_moments
 from pyro_bnn.common.modules import evaluation_mode
 from pyro_bnn.common.own_state import KeepsTensors
@@ -49,6 +50,9 @@ from pyro_bnn.posterior import rebuild
 from pyro_bnn.posterior.compact import decode, encode
 from pyro_bnn.registry import described
 from pyro_bnn.version import __version__
+
+if TYPE_CHECKING:
+    from pyro_bnn.analysis.checks import Diagnosis
 
 log = logging.getLogger(__name__)
 
@@ -386,6 +390,17 @@ class Posterior:
 
         return evaluate_rows(self, x, y, num_samples, chunk=chunk, seed=seed, standardised=standardised).table
 
+    def diagnose(self, data: Any, **options: Any) -> "Diagnosis":
+        """
+        Return what speaks for and against this posterior, in words: `print(posterior.diagnose(data))`.
+
+        :param data: what it was fitted to: `pb.load_data(...)`, or raw (x, y).
+        :param options: as in `pyro_bnn.analysis.checks.diagnose`: `test=(x, y)`, `history=`, ...
+        """
+        from pyro_bnn.analysis.checks import diagnose
+
+        return diagnose(self, data, **options)
+
     def _scale(self, key: str) -> Standardiser | None:
         saved = self.info.get(key)
         return None if saved is None else Standardiser.from_dict(saved)
@@ -460,17 +475,25 @@ class Posterior:
 
     def save(self, path: str | Path, *, compact: bool = False) -> Path:
         """
-        Write the folder `path` with all that `load` needs.
+        Write the folder `path` with all that `load` needs; a posterior that is there is replaced in one step.
 
         :param compact: standard deviations in 8 bits and means in 16 (:mod:`pyro_bnn.posterior.compact`), a third of
             the size;
             predictions stay the same for all practical purposes, but not to the last digits.
         """
+        contents, folder = self.files(compact=compact), Path(path)
+        make_folder(folder)
+        with staged(folder) as stage:
+            for name, content in contents.items():
+                (stage / name).write_bytes(content)
+        return folder
+
+    def files(self, *, compact: bool = False) -> dict[str, bytes]:
+        """Return what `save` writes, by the names of the files."""
         if self._pending is not None:
             raise RuntimeError(
                 "this posterior waits for its first prediction to take up its tensors: predict once, then save"
             )
-        folder = Path(path)
         with self.turn():
             state = parameters_of(self.model, self.guide, _free_names(self.model, self.guide))
         if isinstance(self.model, KeepsTensors):
@@ -487,11 +510,7 @@ class Posterior:
             **({"encoding": encoding} if encoding else {}),
         }
         text = json.dumps(description, indent=2, allow_nan=False)
-        with atomic_write(folder / TENSORS) as file:
-            file.write(safetensors_save(flat))
-        with atomic_write(folder / DESCRIPTION) as file:
-            file.write(text.encode())
-        return folder
+        return {TENSORS: safetensors_save(flat), DESCRIPTION: text.encode()}
 
     @classmethod
     def load(
@@ -528,9 +547,10 @@ class Posterior:
         build_guide: Callable[[dict[str, Any], Any], Any] | None,
         trust: Collection[str],
     ) -> "Posterior":
-        description = describe(folder)
+        contents = _contents(folder, TENSORS, DESCRIPTION)
+        description = _description(folder, contents[DESCRIPTION])
         state: dict[str, dict[str, Tensor]] = {"model": {}, "guide": {}, "store": {}}
-        held = decode(safetensors_load((folder / TENSORS).read_bytes()), description.get("encoding", {}))
+        held = decode(safetensors_load(contents[TENSORS]), description.get("encoding", {}))
         for key, tensor in held.items():
             part, _, name = key.partition(":")
             state[part][name] = tensor
@@ -686,12 +706,23 @@ def _serial_name(guide: Any) -> str:
 
 def describe(folder: Path) -> dict[str, Any]:
     """Return the description of a saved posterior; say plainly if `folder` holds none."""
-    if not (folder / DESCRIPTION).is_file() or not (folder / TENSORS).is_file():
+    return _description(folder, _contents(folder, DESCRIPTION)[DESCRIPTION])
+
+
+def _contents(folder: Path, *names: str) -> dict[str, bytes]:
+    """Return files of a saved posterior, as its manifest lists them."""
+    there = [name for name in (DESCRIPTION, TENSORS) if any((at / name).is_file() for at in (folder, folder / NEXT))]
+    if not there or (len(there) < 2 and not is_sealed(folder)):
         raise FileNotFoundError(
             f"{folder} holds no posterior: it needs {DESCRIPTION} and {TENSORS}, as Posterior.save or a finished "
             f"training writes them"
         )
-    description = json.loads((folder / DESCRIPTION).read_text())
+    again = f"`pyro-bnn train {folder / 'recipe.toml'} --out {folder} --resume` makes it again from its checkpoint"
+    return read_listed(folder, names, again if (folder / "checkpoint").is_dir() else "")
+
+
+def _description(folder: Path, content: bytes) -> dict[str, Any]:
+    description = json.loads(content)
     if description.get("format") != FORMAT:
         raise ValueError(f"{folder} has format {description.get('format')!r}; this version reads format {FORMAT}")
     return description  # type: ignore[no-any-return]

@@ -67,7 +67,8 @@ class Trial:
             code = _code_of(self.compute.partition(":")[0])
             return {"compute": self.compute, "arguments": dict(self.arguments), "seed": self.seed, "code": code}
         recipe = self.settled().model_dump()
-        return {key: value for key, value in recipe.items() if key not in _NO_PART_OF_A_RESULT}
+        left_out = {*_NO_PART_OF_A_RESULT, *(() if recipe["on_divergence"] else ("on_divergence",))}
+        return {key: value for key, value in recipe.items() if key not in left_out}
 
     def key(self) -> str:
         """Return the hash of the content."""
