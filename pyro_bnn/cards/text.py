@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pyro_bnn.common.shown import in_markdown, visible
+
 __all__ = ["markdown", "readme_table"]
 
 
@@ -18,6 +20,11 @@ def _with_sd(column: Mapping[str, float], key: str, percent: bool = False) -> st
     if f"{key}_sd" in column:
         text += f" ± {factor * column[f'{key}_sd']:.{digits}f}"
     return f"{text} %" if percent else text
+
+
+def _code(text: object) -> str:
+    """Return a text as it stands between backticks."""
+    return " ".join(visible(text, keep="\n\t").replace("`", "'").split())
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -45,15 +52,16 @@ def markdown(card: Mapping[str, Any]) -> str:
     """Return a card as Markdown."""
     ship = next(row for row in card["results"] if row["seed"] == card["shipped"]["seed"])
     present = [(key, label.format(s=card["num_samples"])) for key, label in _COLUMNS if key in ship]
-    origin, data = card["made"], card["data"]
+    origin = {key: in_markdown(value) for key, value in card["made"].items()}
+    data = card["data"]
     parts = [
-        f"# {card['title']}\n",
-        f"{card['description']}.\n",
-        f"Source: {card['source']}.\n",
-        f"```\n{card['command']}\n```\n",
+        f"# {in_markdown(card['title'])}\n",
+        f"{in_markdown(card['description'])}.\n",
+        f"Source: {in_markdown(card['source'])}.\n",
+        f"```\n{_code(card['command'])}\n```\n",
         f"Shipped: seed {card['shipped']['seed']} of {', '.join(map(str, card['seeds']))}; "
         f"{card['shipped']['bytes']:,} bytes. Settings tried on validation: {_number_tried(card)}. "
-        f"Data: {data['name']}, {data['train']:,} rows to train, {data['val']:,} to validate, {data['test']:,} to "
+        f"Data: {in_markdown(data['name'])}, {data['train']:,} rows to train, {data['val']:,} to validate, {data['test']:,} to "
         f"test.\n",
         "## Results on test, shipped seed\n",
         _table(
@@ -109,7 +117,7 @@ def _twin(card: Mapping[str, Any]) -> str:
                 m = row[kind]
                 rows.append([seed, _percent(m["accuracy"]), f"{m['pred_nll']:.4f}", f"{m['ece']:.4f}"])
     tried = f"Settings tried on validation: {_number_tried(twin)}.\n\n"
-    text = f"`{twin['command']}`\n\n{tried}" + _table(["seed", "accuracy", "NLL", "ECE"], rows)
+    text = f"`{_code(twin['command'])}`\n\n{tried}" + _table(["seed", "accuracy", "NLL", "ECE"], rows)
     for kind, label in (("raw", "raw"), ("scaled", "temperature-scaled")):
         if kind in card["differences"]:
             d = card["differences"][kind]
@@ -139,7 +147,10 @@ def _tried(card: Mapping[str, Any]) -> list[str]:
     for title, rows in tables:
         if len(rows) > 1:
             cells = [
-                [" ".join(f"`{setting}`" for setting in row["settings"]) or "**as in the card**", *_tried_numbers(row)]
+                [
+                    " ".join(f"`{_code(setting)}`" for setting in row["settings"]) or "**as in the card**",
+                    *_tried_numbers(row),
+                ]
                 for row in rows
             ]
             kept = [i for i in range(len(_TRIED)) if any(line[i] for line in cells)]
@@ -181,7 +192,7 @@ def _unfamiliar(card: Mapping[str, Any], ship: Mapping[str, Any]) -> str:
         mutual = scores.get("mutual_information")
         rows.append(
             [
-                name,
+                in_markdown(name),
                 f"{scores['entropy']:.4f}",
                 "-" if mutual is None else f"{mutual:.4f}",
                 *([] if twin is None else [f"{twin['ood'][name]['entropy']:.4f}"]),
