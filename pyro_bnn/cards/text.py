@@ -61,8 +61,8 @@ def markdown(card: Mapping[str, Any]) -> str:
         f"```\n{_code(card['command'])}\n```\n",
         f"Shipped: seed {card['shipped']['seed']} of {', '.join(map(str, card['seeds']))}; "
         f"{card['shipped']['bytes']:,} bytes. Settings tried on validation: {_number_tried(card)}. "
-        f"Data: {in_markdown(data['name'])}, {data['train']:,} rows to train, {data['val']:,} to validate, {data['test']:,} to "
-        f"test.\n",
+        f"Data: {in_markdown(data['name'])}, {data['train']:,} rows to train, {data['val']:,} to validate, "
+        f"{data['test']:,} to test.\n",
         "## Results on test, shipped seed\n",
         _table(
             ["", *(label for _, label in present)],
