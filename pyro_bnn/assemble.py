@@ -199,7 +199,7 @@ def _layers(recipe: Recipe) -> Callable[[], AbstractContextManager[Any]]:
 
 
 def _bytes_of_a_weight(recipe: Recipe) -> int:
-    """Return what a weight takes: mean and deviation, with gradient and Adam's moments, and the draws kept of it."""
+    """Return what a weight takes: mean, deviation, their gradients and moments of Adam, and the draws kept of it."""
     kept = math.prod(v for k, v in recipe.method.items() if k in ("draws", "chains", "members") and isinstance(v, int))
     return 4 * (8 + kept)
 

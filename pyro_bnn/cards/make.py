@@ -47,11 +47,13 @@ from pyro_bnn.cards.curve import learning_curves
 from pyro_bnn.cards.fair import is_deterministic, unequal
 from pyro_bnn.cards.text import markdown, readme_table
 from pyro_bnn.cards.tuning import leaves, setting, settings_tried
+from pyro_bnn.common.errors import border
 from pyro_bnn.common.files import atomic_write, insert_between, write_text
 from pyro_bnn.common.manifest import read_listed, seal
+from pyro_bnn.common.reading import parse_json
 from pyro_bnn.methods import make_method
 from pyro_bnn.posterior import DESCRIPTION, TENSORS, Posterior
-from pyro_bnn.recipe import Recipe, find_recipe, recipe_names
+from pyro_bnn.recipe import Recipe, check_name, find_recipe, recipe_names
 from pyro_bnn.runs.finished import FinishedRun, open_run, sister_sets
 from pyro_bnn.runs.loading import load, shipped_posteriors
 from pyro_bnn.version import __version__
@@ -382,7 +384,7 @@ def make_card(
     pairs = _pair(opened, [open_run(path, data_root) for path in twins])
     first = opened[0]
     draws = first.draws(num_samples)
-    name = name or first.recipe.name
+    name = check_name(name or first.recipe.name)
     folder = Path("cards") / name if out is None else Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     shipped, kept, evaluation = _ship(first, folder, draws)
@@ -521,7 +523,8 @@ def read_card(name: str | Path) -> dict[str, Any]:
     if not (path / CARD).is_file():
         known = ", ".join(shipped_cards()) or "none"
         raise FileNotFoundError(f"no card {str(name)!r}: give a folder that has {CARD}, or one of {known}")
-    return json.loads(read_listed(path, [CARD])[CARD])  # type: ignore[no-any-return]
+    card: dict[str, Any] = parse_json(read_listed(path, [CARD])[CARD], str(path / CARD), dict)
+    return card
 
 
 def headline(name: str) -> dict[str, Any]:
@@ -571,7 +574,8 @@ def predict_noise(posterior: Posterior) -> Tensor:
 
 
 def _array(folder: Path, name: str) -> Any:
-    return np.load(io.BytesIO(read_listed(folder, [name])[name]), allow_pickle=False)
+    with border(f"{folder / name} cannot be read", "take the card from where it came from"):
+        return np.load(io.BytesIO(read_listed(folder, [name])[name]), allow_pickle=False)
 
 
 def verify_noise(name: str | Path) -> float:

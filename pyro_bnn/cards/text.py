@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pyro_bnn.common.shown import in_markdown, visible
+
 __all__ = ["markdown", "readme_table", "verdict"]
 
 
@@ -18,6 +20,11 @@ def _with_sd(column: Mapping[str, float], key: str, percent: bool = False) -> st
     if f"{key}_sd" in column:
         text += f" ± {factor * column[f'{key}_sd']:.{digits}f}"
     return f"{text} %" if percent else text
+
+
+def _code(text: object) -> str:
+    """Return a text as it stands between backticks."""
+    return " ".join(visible(text, keep="\n\t").replace("`", "'").split())
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -45,16 +52,17 @@ def markdown(card: Mapping[str, Any]) -> str:
     """Return a card as Markdown."""
     ship = next(row for row in card["results"] if row["seed"] == card["shipped"]["seed"])
     present = [(key, label.format(s=card["num_samples"])) for key, label in _COLUMNS if key in ship]
-    origin, data = card["made"], card["data"]
+    origin = {key: in_markdown(value) for key, value in card["made"].items()}
+    data = card["data"]
     parts = [
-        f"# {card['title']}\n",
-        f"{card['description']}.\n",
-        f"Source: {card['source']}.\n",
-        f"```\n{card['command']}\n```\n",
+        f"# {in_markdown(card['title'])}\n",
+        f"{in_markdown(card['description'])}.\n",
+        f"Source: {in_markdown(card['source'])}.\n",
+        f"```\n{_code(card['command'])}\n```\n",
         f"Shipped: seed {card['shipped']['seed']} of {', '.join(map(str, card['seeds']))}; "
         f"{card['shipped']['bytes']:,} bytes. Settings tried on validation: {_number_tried(card)}. "
-        f"Data: {data['name']}, {data['train']:,} rows to train, {data['val']:,} to validate, {data['test']:,} to "
-        f"test.\n",
+        f"Data: {in_markdown(data['name'])}, {data['train']:,} rows to train, {data['val']:,} to validate, "
+        f"{data['test']:,} to test.\n",
         "## Results on test, shipped seed\n",
         _table(
             ["", *(label for _, label in present)],
@@ -109,9 +117,9 @@ def _twin(card: Mapping[str, Any]) -> str:
                 m = row[kind]
                 rows.append([seed, _percent(m["accuracy"]), f"{m['pred_nll']:.4f}", f"{m['ece']:.4f}"])
     tried = f"Settings tried on validation: {_number_tried(twin)}.\n\n"
-    text = f"`{twin['command']}`\n\n{tried}" + _table(["seed", "accuracy", "NLL", "ECE"], rows)
+    text = f"`{_code(twin['command'])}`\n\n{tried}" + _table(["seed", "accuracy", "NLL", "ECE"], rows)
     if card.get("unequal"):
-        text += f"\n**Not the same chances**: the posterior is {', '.join(card['unequal'])}.\n"
+        text += f"\n**Not the same chances**: the posterior is {', '.join(map(in_markdown, card['unequal']))}.\n"
     for kind, label in _COMPARED:
         if kind in card["differences"]:
             d = card["differences"][kind]
@@ -147,7 +155,10 @@ def _tried(card: Mapping[str, Any]) -> list[str]:
     for title, rows in tables:
         if len(rows) > 1:
             cells = [
-                [" ".join(f"`{setting}`" for setting in row["settings"]) or "**as in the card**", *_tried_numbers(row)]
+                [
+                    " ".join(f"`{_code(setting)}`" for setting in row["settings"]) or "**as in the card**",
+                    *_tried_numbers(row),
+                ]
                 for row in rows
             ]
             kept = [i for i in range(len(_TRIED)) if any(line[i] for line in cells)]
@@ -192,7 +203,10 @@ def _unfamiliar(card: Mapping[str, Any], ship: Mapping[str, Any]) -> str:
         if any(score in numbers for numbers in row["ood"].values())
     ]
     rows = [
-        [name, *(f"{row['ood'][name][score]:.4f}" if score in row["ood"][name] else "-" for _, row, score, _ in wanted)]
+        [
+            in_markdown(name),
+            *(f"{row['ood'][name][score]:.4f}" if score in row["ood"][name] else "-" for _, row, score, _ in wanted),
+        ]
         for name in ship["ood"]
     ]
     return _table(["", *(f"{side}{words}" for side, _, _, words in wanted)], rows)

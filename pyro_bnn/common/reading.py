@@ -22,6 +22,7 @@ __all__ = [
     "check_plain",
     "open_file",
     "parse_json",
+    "parse_json_lines",
     "read_bytes",
     "read_json",
     "read_json_lines",
@@ -193,5 +194,11 @@ def read_json(path: str | Path, kind: type[T]) -> T:
 
 def read_json_lines(path: str | Path) -> list[dict[str, Any]]:
     """Return the tables of a file that has one on each line."""
-    lines = read_text(path, "lines_bytes").splitlines()
+    return parse_json_lines(read_bytes(path, "lines_bytes"), path)
+
+
+def parse_json_lines(content: bytes, path: str | Path) -> list[dict[str, Any]]:
+    """Return the tables of a text that has one on each line, of the file `path`."""
+    check_limit("lines_bytes", len(content), f"bytes of {path}", so=in_words(len(content)))
+    lines = _decoded(content, str(path)).splitlines()
     return [cast("dict[str, Any]", parse_json(line, f"line {i + 1} of {path}", dict)) for i, line in enumerate(lines)]

@@ -23,11 +23,11 @@ import pyro
 import pyro.poutine as poutine
 import torch
 from pyro.nn import PyroModule
-from safetensors.torch import load as safetensors_load
 from safetensors.torch import save as safetensors_save
 from torch import Tensor, nn
 
 from pyro_bnn.common.contract import Guide, contract_of
+from pyro_bnn.common.errors import border
 from pyro_bnn.common.files import make_folder
 from pyro_bnn.common.manifest import NEXT, is_sealed, read_listed, staged
 from pyro_bnn.common.mixtures import MixtureMoments, PredictiveAccumulator, check_moments
@@ -47,7 +47,8 @@ from pyro_bnn.inference.fitted import Fitted, fitted_of, leave_fitted
 from pyro_bnn.inference.laws import in_units
 from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, guide_trace, predictive_draws
 from pyro_bnn.posterior import rebuild
-from pyro_bnn.posterior.compact import decode, encode
+from pyro_bnn.posterior.compact import encode
+from pyro_bnn.posterior.description import FORMAT, check_guide, check_kinds, read_description, read_tensors
 from pyro_bnn.registry import described
 from pyro_bnn.version import __version__
 
@@ -74,7 +75,6 @@ INFO = {
 }
 """The keys of a posterior's info, and what they say."""
 
-FORMAT = 1
 TENSORS = "posterior.safetensors"
 DESCRIPTION = "posterior.json"
 
@@ -548,24 +548,22 @@ class Posterior:
         trust: Collection[str],
     ) -> "Posterior":
         contents = _contents(folder, TENSORS, DESCRIPTION)
-        description = _description(folder, contents[DESCRIPTION])
-        state: dict[str, dict[str, Tensor]] = {"model": {}, "guide": {}, "store": {}}
-        held = decode(safetensors_load(contents[TENSORS]), description.get("encoding", {}))
-        for key, tensor in held.items():
-            part, _, name = key.partition(":")
-            state[part][name] = tensor
+        description = read_description(contents[DESCRIPTION], folder / DESCRIPTION)
+        state = read_tensors(contents[TENSORS], description, folder / TENSORS)
+        entries = sum(tensor.numel() for part in state.values() for tensor in part.values())
         dtype = next((t.dtype for t in state["guide"].values() if t.is_floating_point()), torch.get_default_dtype())
         with torch.random.fork_rng():  # what is built starts at random, and is filled below
             if model is None:
-                build = build_model or partial(rebuild.build_model, trust=trust)
+                build = build_model or partial(rebuild.build_model, trust=trust, entries=entries)
                 model = _obtain("model", description["model"], build, folder, dtype)
                 forget_later(model)
             if guide is None:
                 make = build_guide or partial(rebuild.build_guide, trust=trust)
+                if build_guide is None and description["guide"] is not None:
+                    check_guide(description["guide"], model, entries, folder / DESCRIPTION)
                 guide = _obtain("guide", description["guide"], lambda s: make(s, model), folder, dtype)
                 forget_later(guide)
-        posterior = cls(model, guide)
-        posterior._given = _under_new_keys(description["info"])
+        posterior = cls(model, guide, _under_new_keys(description["info"]))
         fitted = Fitted.from_info(posterior._given)
         if fitted is not None:
             leave_fitted(guide, fitted)
@@ -625,13 +623,15 @@ class Posterior:
         for part, program in (("model", self.model), ("guide", self.guide)):
             if isinstance(program, nn.Module):
                 _check_names(part, set(program.state_dict()), set(state[part]))
+                check_kinds(part, program.state_dict(), state[part])
         sites = _sites(self.guide)
         if self._saved_sites is not None and sites is not None and sites != self._saved_sites:
             raise ValueError(
                 f"the saved guide is of another model: its sites are {self._saved_sites}, those of this one {sites}; "
                 f"pass the model it was saved from"
             )
-        restore_parameters(self.model, self.guide, state)
+        with border("the saved tensors do not fit", "pass the model and the guide they were saved from"):
+            restore_parameters(self.model, self.guide, state)
 
 
 _COMPUTED = (
@@ -706,7 +706,7 @@ def _serial_name(guide: Any) -> str:
 
 def describe(folder: Path) -> dict[str, Any]:
     """Return the description of a saved posterior; say plainly if `folder` holds none."""
-    return _description(folder, _contents(folder, DESCRIPTION)[DESCRIPTION])
+    return read_description(_contents(folder, DESCRIPTION)[DESCRIPTION], folder / DESCRIPTION)
 
 
 def _contents(folder: Path, *names: str) -> dict[str, bytes]:
@@ -719,13 +719,6 @@ def _contents(folder: Path, *names: str) -> dict[str, bytes]:
         )
     again = f"`pyro-bnn train {folder / 'recipe.toml'} --out {folder} --resume` makes it again from its checkpoint"
     return read_listed(folder, names, again if (folder / "checkpoint").is_dir() else "")
-
-
-def _description(folder: Path, content: bytes) -> dict[str, Any]:
-    description = json.loads(content)
-    if description.get("format") != FORMAT:
-        raise ValueError(f"{folder} has format {description.get('format')!r}; this version reads format {FORMAT}")
-    return description  # type: ignore[no-any-return]
 
 
 def _under_new_keys(info: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ Beside `training`, this is a file where all rooms meet: it opens a run folder (o
 the data it was trained on, and hands both to `analysis`.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,9 @@ from pyro_bnn.analysis.scores.elpd import compare_held_out, held_out_elpd
 from pyro_bnn.analysis.scores.evaluation import ClassEvaluation, Evaluation, evaluate_rows, in_units
 from pyro_bnn.analysis.scores.ood import accumulate, auroc, detect
 from pyro_bnn.assemble import load_rows
+from pyro_bnn.common.errors import border
 from pyro_bnn.common.manifest import is_sealed, read_listed, staged
+from pyro_bnn.common.reading import parse_json, parse_json_lines
 from pyro_bnn.data import Data, load_data
 from pyro_bnn.data.standardise import plain
 from pyro_bnn.methods.base import HISTORY
@@ -82,6 +83,7 @@ class FinishedRun:
         return evaluate_rows(self.posterior, test.x, test.y, self.draws(num_samples), seed=self.recipe.seed)
 
 
+@border("the run cannot be opened", "give a run folder as it was written")
 def open_run(path: str | Path, data_root: str | Path | None = None) -> FinishedRun:
     """Open a run folder or a shipped posterior with its data."""
     posterior = load(path)
@@ -97,8 +99,8 @@ def open_run(path: str | Path, data_root: str | Path | None = None) -> FinishedR
         posterior,
         recipe,
         data,
-        json.loads(read_listed(folder, [results.name])[results.name]) if results.is_file() else {},
-        [json.loads(line) for line in _lines(folder).splitlines()] if lines.is_file() else [],
+        parse_json(read_listed(folder, [results.name])[results.name], str(results), dict) if results.is_file() else {},
+        parse_json_lines(_lines(folder), lines) if lines.is_file() else [],
     )
 
 
@@ -184,6 +186,7 @@ def detect_unfamiliar(
     return detect(run.posterior, run.data.test.x, outside, run.draws(num_samples), seed=run.recipe.seed)
 
 
+@border("the run cannot be reported on", "give a run folder as it was written")
 def report(
     path: str | Path,
     *,
@@ -293,6 +296,7 @@ def _check_same_test(first: FinishedRun, other: FinishedRun) -> None:
         )
 
 
+@border("the runs cannot be compared", "give run folders as they were written")
 def compare(
     paths: Sequence[str | Path],
     *,

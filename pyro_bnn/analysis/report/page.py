@@ -20,6 +20,7 @@ from pyro_bnn.analysis.scores.metrics import ece_null
 from pyro_bnn.analysis.scores.ood import accumulate, gaussian_noise, shuffled_pixels
 from pyro_bnn.analysis.scores.signal_to_noise import WeightSummary, pruning_curve, weight_summary
 from pyro_bnn.common.files import write_text
+from pyro_bnn.common.shown import visible
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.version import __version__
 
@@ -144,10 +145,16 @@ def build_report(
     environment = Environment(
         loader=PackageLoader("pyro_bnn.analysis.report", "templates"),
         autoescape=select_autoescape(),
+        finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     return environment.get_template("report.html").render(context)
+
+
+def _shown(value: Any) -> Any:
+    """Return words without what would turn or hide other words of the page; markup of the page's own stays."""
+    return visible(value, keep="\n\t") if type(value) is str else value
 
 
 def _about(
