@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pyro_bnn.common.limits import limits
     from pyro_bnn.common.memory import keep_freed_memory
     from pyro_bnn.data import load_data
+    from pyro_bnn.inference.fit_many import fit_many
     from pyro_bnn.posterior import Posterior
     from pyro_bnn.recipe import Recipe
     from pyro_bnn.runs.loading import load
@@ -24,6 +25,7 @@ __all__ = [
     "Run",
     "__version__",
     "evaluate",
+    "fit_many",
     "keep_freed_memory",
     "limits",
     "load",
@@ -37,6 +39,7 @@ _HOMES = {
     "Recipe": "pyro_bnn.recipe",
     "Run": "pyro_bnn.runs.train",
     "evaluate": "pyro_bnn.runs.train",
+    "fit_many": "pyro_bnn.inference.fit_many",
     "keep_freed_memory": "pyro_bnn.common.memory",
     "limits": "pyro_bnn.common.limits",
     "load": "pyro_bnn.runs.loading",

@@ -37,9 +37,10 @@ from pyro.nn import PyroModule, PyroParam
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import disable_saved_tensors_hooks
-from torch.distributions import Distribution
+from torch.distributions import Distribution, constraints
 from torch.func import vmap
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
@@ -514,6 +515,50 @@ class BNN(PyroModule):
         with self._pyro_context, poutine.block():
             output = self._output(x, {name: latents[f"net.{name}"] for name in self.random_names})
             return self.likelihood.distribution(output, self._noise())
+
+    def unstackable(self) -> str | None:
+        """Return why this model cannot run beside others like it as one batched program, as words; None if it can."""
+        kept = [type(m).__name__ for m in self.template.modules() if any(True for _ in m.buffers(recurse=False))]
+        if kept:
+            return f"{kept[0]} keeps buffers, which every member would have to have of its own"
+        random = [type(m).__name__ for m in self.template.modules() if isinstance(m, _DropoutNd)]
+        if random:
+            return f"{random[0]} draws random numbers in the network"
+        if self._keeps:
+            return "the network looks its weights up in the backward pass"
+        return None if self.is_plain() else "a method of the model was replaced, or has hooks"
+
+    def structure(self) -> dict[str, Any]:
+        """Return what models must have in common to run as one."""
+        return {
+            "network": (repr(self.template), getattr(self.template, "config", None)),
+            "likelihood": self.likelihood.spec(),
+            "random parameters": self.random_names,
+            "shapes": [tuple(p.shape) for p in self.template.parameters()],
+        }
+
+    def own_constraints(self) -> dict[str, constraints.Constraint]:
+        """Return the constraints of the model's own parameters: of layers that are not random, of the noise."""
+        of_noise = {f"noise.{name}": constraint for name, (_, constraint) in self.likelihood.parameters().items()}
+        return {f"deterministic.{name}": constraints.real for name in self.deterministic_names} | of_noise
+
+    def law_at(
+        self, x: Inputs, y: Tensor, values: Mapping[str, Tensor], own: Mapping[str, Tensor]
+    ) -> tuple[Distribution, Tensor]:
+        """
+        Return p(y | x, weights) and the labels in its shape, of weights by site and `own` parameters that are given.
+
+        Nothing but these is read, so that torch.func maps it over many of them.
+        """
+        weights = {name: values[f"net.{name}"] for name in self.random_names}
+        weights |= {name: own[f"deterministic.{name}"] for name in self.deterministic_names}
+        output = self._call_plainly(x, weights)
+        noise = {name: own[f"noise.{name}"] for name in self.likelihood.parameters()}
+        return self.likelihood.distribution(output, noise), self.likelihood.shape_target(y, output)
+
+    def _call_plainly(self, x: Inputs, weights: Mapping[str, Tensor]) -> Tensor:
+        with _in_place(self.template, {place: v for name, v in weights.items() for place in self._places[name]}):
+            return cast(Tensor, self.template(*_arguments(x)))
 
     def spec(self) -> dict[str, Any] | None:
         """Return the model as names and numbers, or None if the network or the prior does not say how it was built."""
