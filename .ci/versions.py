@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = {"minima": "python3.10", "newest": "python3.13"}
 BESIDES = {"newest": ["arviz>=1"]}
 """What a job is there to try besides: on older Pythons the installer chooses ArviZ 0.x."""
-RUNNERS = ("pytest", "pytest-timeout", "scipy")
+RUNNERS = ("pytest", "pytest-timeout", "scipy", "scikit-learn")
 """What the subset needs of the extra `dev`."""
 
 SUBSET = (

@@ -9,6 +9,8 @@ from pyro_bnn.version import __version__
 announce()
 
 if TYPE_CHECKING:
+    from pyro_bnn.analysis.checks import sbc
+    from pyro_bnn.common.limits import limits
     from pyro_bnn.common.memory import keep_freed_memory
     from pyro_bnn.data import load_data
     from pyro_bnn.posterior import Posterior
@@ -23,8 +25,10 @@ __all__ = [
     "__version__",
     "evaluate",
     "keep_freed_memory",
+    "limits",
     "load",
     "load_data",
+    "sbc",
     "train",
 ]
 
@@ -34,8 +38,10 @@ _HOMES = {
     "Run": "pyro_bnn.runs.train",
     "evaluate": "pyro_bnn.runs.train",
     "keep_freed_memory": "pyro_bnn.common.memory",
+    "limits": "pyro_bnn.common.limits",
     "load": "pyro_bnn.runs.loading",
     "load_data": "pyro_bnn.data",
+    "sbc": "pyro_bnn.analysis.checks",
     "train": "pyro_bnn.runs.train",
 }
 

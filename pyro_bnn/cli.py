@@ -8,11 +8,13 @@ import os
 import shlex
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pyro_bnn.common.interrupts import stopping_signals
 from pyro_bnn.common.memory import keep_freed_memory
 from pyro_bnn.registry import NotTrusted, trusting
 from pyro_bnn.version import __version__
@@ -100,15 +102,8 @@ def show_results(results: dict[str, Any]) -> None:
         if key in present:
             table.add_row(label, *(_figure(results["test"][column], key, unit) for column in columns))
     _console().print(table)
-
-
-def _free_folder(name: str) -> Path:
-    """Return runs/NAME, or runs/NAME-2 and so on if it is taken."""
-    path, count = Path("runs") / name, 1
-    while path.exists():
-        count += 1
-        path = Path("runs") / f"{name}-{count}"
-    return path
+    for doubt in results.get("doubts", ()):
+        _console().print(f"in doubt: {doubt}", style="bold red", markup=False, highlight=False)
 
 
 @app.command("list")
@@ -239,21 +234,30 @@ def train(
     chosen.changed(changes)
     if resume and out is None:
         raise ValueError("--resume needs the run folder to go on with: add --out DIR")
-    folder = _free_folder(chosen.name) if out is None else out
+    from pyro_bnn.runs.folder import claim_next
+    from pyro_bnn.runs.train import Run, resuming
     from pyro_bnn.runs.train import train as run_training
 
-    run = run_training(chosen, out=folder, data_root=data_root, resume=resume, report=report, **changes)
-    if not run.finished:
-        if run.history:
-            typer.echo(
-                f"interrupted after epoch {len(run.history)}; go on with the same command and --out {folder} --resume"
-            )
-        else:
-            typer.echo("interrupted before the first epoch was complete; nothing was written")
+    claimed: list[Path] = []
+
+    def claim() -> Path:
+        claimed.append(claim_next(Path("runs"), chosen.name) if out is None else out)
+        return claimed[0]
+
+    run: Run | None = None
+    with suppress(KeyboardInterrupt):
+        run = run_training(chosen, out=claim, data_root=data_root, resume=resume, report=report, **changes)
+    if run is None or not run.finished:
+        how_far = "" if run is None else f" after epoch {len(run.history)}" if run.history else " in the first epoch"
+        go_on = f"; go on with: {resuming(claimed[0], data_root)}" if claimed else "; nothing was written"
+        typer.echo(f"interrupted{how_far}{go_on}")
         raise typer.Exit(130)
     show_results(run.results)
-    seconds = run.results["seconds"]
-    typer.echo(f"trained in {seconds['train']:.1f} s, scored in {seconds['evaluate']:.1f} s; run folder: {folder}")
+    seconds, doubtful = run.results["seconds"], run.results.get("doubts")
+    typer.echo(
+        f"trained in {seconds['train']:.1f} s, scored in {seconds['evaluate']:.1f} s; run folder: {claimed[0]}"
+        + (f"; IN DOUBT: {doubtful[0]}" if doubtful else "")
+    )
 
 
 @app.command()
@@ -429,6 +433,23 @@ def report(
 
 
 @app.command()
+def diagnose(
+    run: Annotated[str, typer.Argument(help="A run folder or the name of a shipped posterior.")],
+    num_samples: Annotated[int | None, typer.Option(min=10, help="Draws; default as in the recipe.")] = None,
+    settle: Annotated[bool, typer.Option(help="Fit on for 200 steps to see what they gain.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    data_root: DataRoot = None,
+) -> None:
+    """Say what speaks for and against a posterior; exit code 1 if it is not to be trusted."""
+    from pyro_bnn.runs.finished import diagnose as check
+
+    found = check(run, num_samples=num_samples, settle=settle, data_root=data_root)
+    typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
+    if found.verdict == "bad":
+        raise typer.Exit(1)
+
+
+@app.command()
 def compare(
     runs: Annotated[list[str], typer.Argument(help="Two or more run folders or shipped posteriors, same test rows.")],
     ood: Annotated[str | None, typer.Option(help="A data set to tell apart from the test rows.")] = None,
@@ -487,12 +508,13 @@ def card(
     typer.echo(f"wrote {folder / 'card.md'}, card.json and the compact posterior")
 
 
-def _say_new_names() -> None:
-    """Let names of recipes that have changed be said in a line; Python would hide it from who types a command."""
+def _say_in_a_line() -> None:
+    """Let what is out of date (names of recipes, folders of earlier versions) be said in a line."""
     shown = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
-        if issubclass(category, DeprecationWarning) and str(message).startswith("the recipe"):
+        renamed = issubclass(category, DeprecationWarning) and str(message).startswith("the recipe")
+        if renamed or issubclass(category, FutureWarning):
             print(f"pyro-bnn: {message}", file=sys.stderr)
         else:
             shown(message, category, *place, **options)
@@ -507,9 +529,15 @@ def main(arguments: list[str] | None = None) -> int:
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
     keep_freed_memory()
+    with stopping_signals() as came:
+        code = _run(given, debug=debug)
+    return 128 + came[-1] if came and code else code
+
+
+def _run(given: list[str], *, debug: bool) -> int:
     try:
         with warnings.catch_warnings():
-            _say_new_names()
+            _say_in_a_line()
             code = app(given, prog_name="pyro-bnn", standalone_mode=True)
     except SystemExit as stop:
         code = stop.code

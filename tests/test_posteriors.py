@@ -1,6 +1,7 @@
 """Every kind of posterior from a recipe: one interface, saved, loaded, resumed to the same bits."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -235,10 +236,10 @@ def test_chains_from_a_recipe(kernel: str, tmp_path: Path) -> None:
     torch.testing.assert_close(load(tmp_path / "run").draws(x, num_samples=20, seed=0), before, rtol=0, atol=0)
     # a run that was killed after the first chain takes it from its file and gives the same draws
     (tmp_path / "run" / "results.json").unlink()
-    (tmp_path / "run" / "checkpoint" / "chain-2.pt").unlink()
-    first = (tmp_path / "run" / "checkpoint" / "chain-1.pt").stat().st_mtime_ns
+    shutil.rmtree(tmp_path / "run" / "checkpoint" / "chain-2")
+    first = (tmp_path / "run" / "checkpoint" / "chain-1" / "state.json").stat().st_mtime_ns
     again = run_small(kind, tmp_path / "run", **settings)
-    assert (tmp_path / "run" / "checkpoint" / "chain-1.pt").stat().st_mtime_ns == first
+    assert (tmp_path / "run" / "checkpoint" / "chain-1" / "state.json").stat().st_mtime_ns == first
     assert torch.equal(again.posterior.guide.draws, guide.draws)
 
 

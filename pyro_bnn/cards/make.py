@@ -22,6 +22,7 @@ data; without them, its predictions for a little noise come out again.
 """
 
 import argparse
+import io
 import json
 import math
 import platform
@@ -46,6 +47,7 @@ from pyro_bnn.cards.curve import learning_curves
 from pyro_bnn.cards.text import markdown, readme_table
 from pyro_bnn.cards.tuning import leaves, setting, settings_tried
 from pyro_bnn.common.files import atomic_write, insert_between, write_text
+from pyro_bnn.common.manifest import read_listed, seal
 from pyro_bnn.methods import make_method
 from pyro_bnn.posterior import DESCRIPTION, TENSORS, Posterior
 from pyro_bnn.recipe import Recipe, find_recipe, recipe_names
@@ -387,6 +389,7 @@ def make_card(
         card["curve"] = CURVE
     write_text(folder / CARD, json.dumps(card, indent=2, allow_nan=False) + "\n")
     write_text(folder / TEXT, markdown(card))
+    seal(folder)
     return folder
 
 
@@ -490,7 +493,7 @@ def read_card(name: str | Path) -> dict[str, Any]:
     if not (path / CARD).is_file():
         known = ", ".join(shipped_cards()) or "none"
         raise FileNotFoundError(f"no card {str(name)!r}: give a folder that has {CARD}, or one of {known}")
-    return json.loads((path / CARD).read_text())  # type: ignore[no-any-return]
+    return json.loads(read_listed(path, [CARD])[CARD])  # type: ignore[no-any-return]
 
 
 def headline(name: str) -> dict[str, Any]:
@@ -539,10 +542,14 @@ def predict_noise(posterior: Posterior) -> Tensor:
     return posterior.draws(rows, num_samples=NOISE_DRAWS, seed=0, standardised=True).mean(0)
 
 
+def _array(folder: Path, name: str) -> Any:
+    return np.load(io.BytesIO(read_listed(folder, [name])[name]), allow_pickle=False)
+
+
 def verify_noise(name: str | Path) -> float:
     """Return how far the predictions of a card's posterior for noise are from those it was shipped with."""
     folder = _folder(name)
-    shipped = torch.from_numpy(np.load(folder / NOISE))
+    shipped = torch.from_numpy(_array(folder, NOISE))
     return float((predict_noise(load(folder)).double() - shipped.double()).abs().max())
 
 
@@ -552,7 +559,7 @@ def verify(name: str | Path, data_root: str | Path | None = None) -> Verificatio
     folder = _folder(name)
     run = open_run(folder, data_root)
     evaluation = _classes(run, card["shipped"]["num_samples"])
-    labels = torch.from_numpy(np.load(folder / LABELS).astype(np.int64))
+    labels = torch.from_numpy(_array(folder, LABELS).astype(np.int64))
     differ = int((labels != evaluation.guess).sum())
     nll = evaluation.table["s_draws"]["pred_nll"]
     return Verification(card["name"], nll, card["shipped"]["pred_nll"], differ, len(labels))

@@ -30,6 +30,7 @@ from pyro_bnn.data.split import Split
 from pyro_bnn.data.streams import Rows, Stream
 from pyro_bnn.inference.checkpoint import loose_tensors
 from pyro_bnn.inference.checks import check_arguments, validate_first_only
+from pyro_bnn.inference.divergence import NotFinite
 from pyro_bnn.inference.door import Admitted, Standardise, admit
 from pyro_bnn.inference.elbo import TraceColdPosterior_ELBO
 from pyro_bnn.inference.fit_state import Callback, Diverged, FitResult, FitState, Scheduled, owned, relative
@@ -265,7 +266,10 @@ def _epoch(
         if augment is not None:
             batch = (state.job.run(augment, batch[0]), *batch[1:])
         with state.job.turn(), _masked(stream, batch[1]):
-            loss, nll = step(w, batch)
+            try:
+                loss, nll = step(w, batch)
+            except NotFinite as error:
+                raise state.diverged(f"the loss is {error} at step {state.step + 1}") from None
         if b == 0:
             stop_validating()
         losses.append(loss)

@@ -389,15 +389,12 @@ class TorchOptim(PyroOptim):
         """
         Take one step with the gradients the parameters hold, and advance the schedule.
 
-        The gradients are used up: they are None afterwards, so that `SVI.step` has none to fill with zeros and the next
-        backward pass none to add to.
+        As in torch and in Pyro, the gradients stay where they are: clearing them is up to the loop (`SVI.step` does).
         """
         params = list(params)
         if params:
             self.advance(self.admit(params))
             self.tick()
-            for param in params:
-                param.grad = None
 
     def advance(self, plan: Plan) -> None:
         """Move the parameters of a plan."""

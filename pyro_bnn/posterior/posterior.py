@@ -28,7 +28,8 @@ from safetensors.torch import save as safetensors_save
 from torch import Tensor, nn
 
 from pyro_bnn.common.contract import Guide, contract_of
-from pyro_bnn.common.files import atomic_write
+from pyro_bnn.common.files import make_folder
+from pyro_bnn.common.manifest import NEXT, is_sealed, read_listed, staged
 from pyro_bnn.common.mixtures import MixtureMoments, PredictiveAccumulator, check_moments
 from pyro_bnn.common.modules import evaluation_mode
 from pyro_bnn.common.own_state import KeepsTensors
@@ -51,12 +52,13 @@ from pyro_bnn.registry import described
 from pyro_bnn.version import __version__
 
 if TYPE_CHECKING:
+    from pyro_bnn.analysis.checks import Diagnosis
     from pyro_bnn.analysis.scores.intervals import Interval
     from pyro_bnn.analysis.summary import Summary
 
 log = logging.getLogger(__name__)
 
-__all__ = ["INFO", "Posterior", "RealPrediction", "Uncertainty", "looks_standardised"]
+__all__ = ["INFO", "Posterior", "RealPrediction", "Uncertainty", "forget_later", "looks_standardised"]
 
 INFO = {
     "recipe": "the recipe it was trained from, as a table",
@@ -473,6 +475,17 @@ class Posterior:
 
         return report_of(self, path, data, val, **options)
 
+    def diagnose(self, data: Any, **options: Any) -> "Diagnosis":
+        """
+        Return what speaks for and against this posterior, in words: `print(posterior.diagnose(data))`.
+
+        :param data: what it was fitted to: `pb.load_data(...)`, or raw (x, y).
+        :param options: as in `pyro_bnn.analysis.checks.diagnose`: `test=(x, y)`, `history=`, ...
+        """
+        from pyro_bnn.analysis.checks import diagnose
+
+        return diagnose(self, data, **options)
+
     def _scale(self, key: str) -> Standardiser | None:
         saved = self.info.get(key)
         return None if saved is None else Standardiser.from_dict(saved)
@@ -547,17 +560,25 @@ class Posterior:
 
     def save(self, path: str | Path, *, compact: bool = False) -> Path:
         """
-        Write the folder `path` with all that `load` needs.
+        Write the folder `path` with all that `load` needs; a posterior that is there is replaced in one step.
 
         :param compact: standard deviations in 8 bits and means in 16 (:mod:`pyro_bnn.posterior.compact`), a third of
             the size;
             predictions stay the same for all practical purposes, but not to the last digits.
         """
+        contents, folder = self.files(compact=compact), Path(path)
+        make_folder(folder)
+        with staged(folder) as stage:
+            for name, content in contents.items():
+                (stage / name).write_bytes(content)
+        return folder
+
+    def files(self, *, compact: bool = False) -> dict[str, bytes]:
+        """Return what `save` writes, by the names of the files."""
         if self._pending is not None:
             raise RuntimeError(
                 "this posterior waits for its first prediction to take up its tensors: predict once, then save"
             )
-        folder = Path(path)
         with self.turn():
             state = parameters_of(self.model, self.guide, _free_names(self.model, self.guide))
         if isinstance(self.model, KeepsTensors):
@@ -574,11 +595,7 @@ class Posterior:
             **({"encoding": encoding} if encoding else {}),
         }
         text = json.dumps(description, indent=2, allow_nan=False)
-        with atomic_write(folder / TENSORS) as file:
-            file.write(safetensors_save(flat))
-        with atomic_write(folder / DESCRIPTION) as file:
-            file.write(text.encode())
-        return folder
+        return {TENSORS: safetensors_save(flat), DESCRIPTION: text.encode()}
 
     @classmethod
     def load(
@@ -615,9 +632,10 @@ class Posterior:
         build_guide: Callable[[dict[str, Any], Any], Any] | None,
         trust: Collection[str],
     ) -> "Posterior":
-        description = describe(folder)
+        contents = _contents(folder, TENSORS, DESCRIPTION)
+        description = _description(folder, contents[DESCRIPTION])
         state: dict[str, dict[str, Tensor]] = {"model": {}, "guide": {}, "store": {}}
-        held = decode(safetensors_load((folder / TENSORS).read_bytes()), description.get("encoding", {}))
+        held = decode(safetensors_load(contents[TENSORS]), description.get("encoding", {}))
         for key, tensor in held.items():
             part, _, name = key.partition(":")
             state[part][name] = tensor
@@ -626,11 +644,11 @@ class Posterior:
             if model is None:
                 build = build_model or partial(rebuild.build_model, trust=trust)
                 model = _obtain("model", description["model"], build, folder, dtype)
-                _forget_later(model)
+                forget_later(model)
             if guide is None:
                 make = build_guide or partial(rebuild.build_guide, trust=trust)
                 guide = _obtain("guide", description["guide"], lambda s: make(s, model), folder, dtype)
-                _forget_later(guide)
+                forget_later(guide)
         posterior = cls(model, guide)
         posterior._given = _under_new_keys(description["info"])
         fitted = Fitted.from_info(posterior._given)
@@ -745,7 +763,7 @@ def _add(draw: RealDraw, numbers: MixtureMoments | None) -> MixtureMoments:
     return numbers
 
 
-def _forget_later(program: Any) -> None:
+def forget_later(program: Any) -> None:
     """Let Pyro's store forget the parameters of a module of this library once the module is gone."""
     if not isinstance(program, nn.Module):
         return
@@ -778,12 +796,23 @@ def _serial_name(guide: Any) -> str:
 
 def describe(folder: Path) -> dict[str, Any]:
     """Return the description of a saved posterior; say plainly if `folder` holds none."""
-    if not (folder / DESCRIPTION).is_file() or not (folder / TENSORS).is_file():
+    return _description(folder, _contents(folder, DESCRIPTION)[DESCRIPTION])
+
+
+def _contents(folder: Path, *names: str) -> dict[str, bytes]:
+    """Return files of a saved posterior, as its manifest lists them."""
+    there = [name for name in (DESCRIPTION, TENSORS) if any((at / name).is_file() for at in (folder, folder / NEXT))]
+    if not there or (len(there) < 2 and not is_sealed(folder)):
         raise FileNotFoundError(
             f"{folder} holds no posterior: it needs {DESCRIPTION} and {TENSORS}, as Posterior.save or a finished "
             f"training writes them"
         )
-    description = json.loads((folder / DESCRIPTION).read_text())
+    again = f"`pyro-bnn train {folder / 'recipe.toml'} --out {folder} --resume` makes it again from its checkpoint"
+    return read_listed(folder, names, again if (folder / "checkpoint").is_dir() else "")
+
+
+def _description(folder: Path, content: bytes) -> dict[str, Any]:
+    description = json.loads(content)
     if description.get("format") != FORMAT:
         raise ValueError(f"{folder} has format {description.get('format')!r}; this version reads format {FORMAT}")
     return description  # type: ignore[no-any-return]

@@ -15,17 +15,21 @@ import torch
 from torch import Tensor
 
 from pyro_bnn.analysis.arviz import draws_of, posterior_kind
+from pyro_bnn.analysis.checks import Diagnosis
 from pyro_bnn.analysis.report import Twin, default_outside, fitted_temperature, write_report
 from pyro_bnn.analysis.report.outputs import loo_of
 from pyro_bnn.analysis.scores.elpd import compare_held_out, held_out_elpd
 from pyro_bnn.analysis.scores.evaluation import ClassEvaluation, Evaluation, evaluate_rows, in_units
 from pyro_bnn.analysis.scores.ood import accumulate, auroc, detect
 from pyro_bnn.assemble import load_rows
+from pyro_bnn.common.manifest import is_sealed, read_listed, staged
 from pyro_bnn.data import Data, load_data
 from pyro_bnn.data.standardise import plain
+from pyro_bnn.methods.base import HISTORY
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.recipe import Recipe
 from pyro_bnn.registry import find_saved
+from pyro_bnn.runs.folder import RESULTS
 from pyro_bnn.runs.loading import load, posterior_folder
 
 __all__ = [
@@ -34,6 +38,7 @@ __all__ = [
     "compare",
     "default_unfamiliar",
     "detect_unfamiliar",
+    "diagnose",
     "open_run",
     "report",
     "sister_sets",
@@ -85,16 +90,39 @@ def open_run(path: str | Path, data_root: str | Path | None = None) -> FinishedR
         raise ValueError(f"{path} was not trained from a recipe, so its data are unknown: use pyro_bnn.analysis on it")
     recipe, folder = Recipe.from_saved(saved), Path(path)
     data = load_rows(recipe, data_root, find=find_saved)
-    results, lines = folder / "results.json", folder / "metrics.jsonl"
+    results, lines = folder / RESULTS, folder / HISTORY
     return FinishedRun(
         folder.name or str(path),
         folder,
         posterior,
         recipe,
         data,
-        json.loads(results.read_text()) if results.is_file() else {},
-        [json.loads(line) for line in lines.read_text().splitlines()] if lines.is_file() else [],
+        json.loads(read_listed(folder, [results.name])[results.name]) if results.is_file() else {},
+        [json.loads(line) for line in _lines(folder).splitlines()] if lines.is_file() else [],
     )
+
+
+def diagnose(
+    path: str | Path, *, num_samples: int | None = None, settle: bool = True, data_root: str | Path | None = None
+) -> Diagnosis:
+    """
+    Check a run folder or a shipped posterior against its data: what speaks for and against it, in words.
+
+    :param num_samples: draws of a prediction; default as in the recipe, and at least 100.
+    :param settle: whether it is fitted on for 200 steps to see what they gain; the run stays as it is.
+    """
+    run = open_run(path, data_root)
+    rows = run.data
+    draws = max(run.draws(num_samples), 10) if num_samples else max(run.draws(), 100)
+    return run.posterior.diagnose(
+        rows.train, test=rows.test, history=run.history, num_samples=draws, settle=settle, seed=run.recipe.seed
+    )
+
+
+def _lines(folder: Path) -> bytes:
+    """Return the lines of a training; those of one that goes on are listed when it is done."""
+    listed = (folder / RESULTS).is_file()
+    return read_listed(folder, [HISTORY])[HISTORY] if listed else (folder / HISTORY).read_bytes()
 
 
 def unfamiliar(
@@ -176,6 +204,22 @@ def report(
     folder = run.path if out is None else Path(out)
     if not folder.is_dir():
         raise FileNotFoundError(f"no folder {folder} to write the report to: give an existing one with --out (out=)")
+    if is_sealed(folder):
+        with staged(folder) as stage:
+            _report(run, stage, path, twin, ood, num_samples, data_root)
+        return folder / "report.html"
+    return _report(run, folder, path, twin, ood, num_samples, data_root)
+
+
+def _report(
+    run: FinishedRun,
+    folder: Path,
+    path: str | Path,
+    twin: str | Path | None,
+    ood: Sequence[str],
+    num_samples: int | None,
+    data_root: str | Path | None,
+) -> Path:
     outside = None
     if run.data.task == "classification":
         named = {name: unfamiliar(run.posterior, name, data_root)[:_ROWS] for name in ood}
@@ -199,6 +243,7 @@ def report(
         command=f"pyro-bnn train {trained} --out {run.name}-again",
         loo=loo_of(export) if export.is_file() else None,
         seed=run.recipe.seed,
+        run=run.path,
     )
 
 

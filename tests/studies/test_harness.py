@@ -83,6 +83,19 @@ def test_pairs_without_numbers_are_left_out_and_two_pairs_say_nothing() -> None:
     assert math.isnan(few.low)
 
 
+@pytest.mark.parametrize("rounding", [0.0, 1e-16])
+def test_differences_without_a_spread_need_five_pairs(rounding: float) -> None:
+    """One number computed in several orders is no sample: SciPy warned of it, and gave a p-value of 1e-33."""
+    d = 0.3 + rounding * np.array([0.0, 1.0, 2.0, 1.0, 0.0])
+    for rule in (lambda d: more("up", d), lambda d: equal("same", d, 0.5)):
+        assert rule(d[:4]).verdict == "inconclusive"
+        finding = rule(d)
+        assert (finding.verdict, finding.p, finding.low) == ("confirmed", 0.0, finding.high)
+    assert equal("same", d, 0.2).verdict == "contradicted"
+    assert more("up", -d).verdict == "contradicted"
+    assert (more("up", np.zeros(5)).verdict, equal("same", np.zeros(5), 0.1).verdict) == ("inconclusive", "confirmed")
+
+
 def test_the_false_alarm_rate_is_that_of_the_level() -> None:
     """One-sided 2.5 % of 4,000 null claims: 100 expected, within four standard deviations (9.9) of it."""
     random = np.random.default_rng(0)

@@ -125,6 +125,7 @@ def build_report(
         **_about(posterior, summary, len(test[1]), results),
         **_predictions(posterior, test[0], evaluation, outside, twin, seed),
         "verdict": sections.verdict(evaluation),
+        "doubts": list(results.get("doubts", ())),
         "tiles": sections.tiles(evaluation, intervals, null, twin),
         "table": sections.result_table(evaluation, intervals, others),
         "temperature": temperature,
@@ -223,13 +224,26 @@ def report_of(posterior: Posterior, path: str | Path, data: Any, val: Any = None
     return file
 
 
-def write_report(folder: str | Path, posterior: Posterior, test: Rows, val: Rows | None = None, **options: Any) -> Path:
-    """Write `report.html` into a run folder; options as in `build_report`, the recipe is read off the folder."""
+def write_report(
+    folder: str | Path,
+    posterior: Posterior,
+    test: Rows,
+    val: Rows | None = None,
+    *,
+    run: Path | None = None,
+    **options: Any,
+) -> Path:
+    """
+    Write `report.html` into a folder; options as in `build_report`.
+
+    :param run: the run folder whose recipe is shown; default `folder`.
+    """
     folder = Path(folder)
-    recipe = folder / "recipe.toml"
+    run = folder if run is None else run
+    recipe = run / "recipe.toml"
     if recipe.is_file():
         options.setdefault("recipe_toml", recipe.read_text())
-        options.setdefault("command", f"pyro-bnn train {folder.name}/recipe.toml --out {folder.name}-again")
+        options.setdefault("command", f"pyro-bnn train {run.name}/recipe.toml --out {run.name}-again")
     page = build_report(posterior, test, val, **options)
     write_text(folder / "report.html", page)
     return folder / "report.html"
