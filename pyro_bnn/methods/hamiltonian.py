@@ -14,6 +14,7 @@ from pyro_bnn.common.manifest import Damaged, is_sealed
 from pyro_bnn.guides import AutoPoint, StoredDraws
 from pyro_bnn.inference.checkpoint import load_state, older_version, save_state
 from pyro_bnn.inference.predictive import predictive_draws
+from pyro_bnn.inference.progress import ProgressBar, ProgressLine
 from pyro_bnn.inference.samplers.mcmc import MIN_CHAINS, MIN_DRAWS, check_sampled, convergence, run_chain
 from pyro_bnn.methods.base import (
     INTERRUPTED,
@@ -125,6 +126,9 @@ class Hamiltonian(Method, ABC):
     def _chain(self, work: Work, c: int, kernel: Literal["nuts", "hmc"], numbers: Mapping[str, Any]) -> dict[str, Any]:
         recipe = work.recipe
         started = time.perf_counter()
+        shown = [one for one in work.callbacks if isinstance(one, ProgressBar) and one.is_shown]
+        words, total = f"chain {c + 1} of {self.chains}, draw", self.warmup + self.draws
+        bar = ProgressLine(words, total, shown[0].stream) if shown else None
         chain = run_chain(
             work.parts.model,
             work.rows.to("cpu"),
@@ -135,8 +139,11 @@ class Hamiltonian(Method, ABC):
             eta=recipe.eta,
             temperature=recipe.temperature,
             target_accept=self.target_accept,
+            hook=None if bar is None else lambda _: bar.advance(),
             **numbers,
         )
+        if bar is not None:
+            bar.end()
         line = {
             "chain": c + 1,
             "divergences": chain.divergences,
