@@ -11,6 +11,7 @@ announce()
 if TYPE_CHECKING:
     from pyro_bnn.common.memory import keep_freed_memory
     from pyro_bnn.data import load_data
+    from pyro_bnn.methods.bayesianize import bayesianize
     from pyro_bnn.posterior import Posterior
     from pyro_bnn.recipe import Recipe
     from pyro_bnn.runs.loading import load
@@ -21,6 +22,7 @@ __all__ = [
     "Recipe",
     "Run",
     "__version__",
+    "bayesianize",
     "evaluate",
     "keep_freed_memory",
     "load",
@@ -32,6 +34,7 @@ _HOMES = {
     "Posterior": "pyro_bnn.posterior",
     "Recipe": "pyro_bnn.recipe",
     "Run": "pyro_bnn.runs.train",
+    "bayesianize": "pyro_bnn.methods.bayesianize",
     "evaluate": "pyro_bnn.runs.train",
     "keep_freed_memory": "pyro_bnn.common.memory",
     "load": "pyro_bnn.runs.loading",
