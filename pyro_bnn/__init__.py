@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyro_bnn.common.memory import keep_freed_memory
     from pyro_bnn.data import load_data
     from pyro_bnn.inference.fit_many import fit_many
+    from pyro_bnn.methods.bayesianize import bayesianize
     from pyro_bnn.posterior import Posterior
     from pyro_bnn.recipe import Recipe
     from pyro_bnn.runs.loading import load
@@ -24,6 +25,7 @@ __all__ = [
     "Recipe",
     "Run",
     "__version__",
+    "bayesianize",
     "evaluate",
     "fit_many",
     "keep_freed_memory",
@@ -38,6 +40,7 @@ _HOMES = {
     "Posterior": "pyro_bnn.posterior",
     "Recipe": "pyro_bnn.recipe",
     "Run": "pyro_bnn.runs.train",
+    "bayesianize": "pyro_bnn.methods.bayesianize",
     "evaluate": "pyro_bnn.runs.train",
     "fit_many": "pyro_bnn.inference.fit_many",
     "keep_freed_memory": "pyro_bnn.common.memory",
