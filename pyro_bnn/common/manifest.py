@@ -17,7 +17,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from pyro_bnn.common.errors import BadFile
 from pyro_bnn.common.files import sync_folder, write_text
+from pyro_bnn.common.reading import parse_json, read_bytes
 
 __all__ = [
     "MANIFEST",
@@ -38,7 +40,7 @@ FORMAT = 1
 NEXT = ".next"
 
 
-class Damaged(ValueError):
+class Damaged(BadFile):
     """A file is not what its folder's manifest says."""
 
 
@@ -155,7 +157,7 @@ def read_listed(folder: Path, names: Collection[str], remedy: str = "") -> dict[
             FutureWarning,
             stacklevel=3,
         )
-        return {name: (folder / name).read_bytes() for name in names}
+        return {name: read_bytes(folder / name) for name in names}
     contents, wrong = {}, ""
     for name in names:
         content = _content(folder, name, entries.get(name))
@@ -183,7 +185,7 @@ def _text(folder: Path) -> bytes | None:
     """Return the manifest that counts."""
     for path in (folder / NEXT / MANIFEST, folder / MANIFEST):
         with suppress(FileNotFoundError, NotADirectoryError):
-            return path.read_bytes()
+            return read_bytes(path, "json_bytes")
     return None
 
 
@@ -191,7 +193,7 @@ def _parsed(folder: Path, text: bytes | None) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
-        held = json.loads(text)
+        held = parse_json(text, str(folder / MANIFEST), dict)
         entries: dict[str, Any] = held["files"]
         known = held["format"] == FORMAT
         sound = all(isinstance(e["bytes"], int) and isinstance(e["sha256"], str) for e in entries.values())
@@ -218,7 +220,7 @@ def _content(folder: Path, name: str, entry: Mapping[str, Any] | None) -> bytes 
                 continue
             if path.stat().st_size != entry["bytes"]:
                 return f"{path} is damaged: it has {path.stat().st_size} bytes, and had {entry['bytes']}"
-            content = path.read_bytes()
+            content = read_bytes(path)
             if _entry(content) != {key: entry[key] for key in ("bytes", "sha256")}:
                 return f"{path} is damaged: its SHA-256 is not the one in {MANIFEST}"
             return content

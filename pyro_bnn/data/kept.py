@@ -8,33 +8,27 @@ files are kept, if they have at most 256 MB. The arrays are read-only: who chang
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 __all__ = ["arrays_of"]
 
 _FILES, _LARGEST, _SECOND = 2, 2**28, 10**9
 
 
-def arrays_of(path: Path) -> dict[str, Any]:
-    """Return the arrays of a .npz by name, read-only."""
+def arrays_of(path: Path, read: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    """Return the arrays of a .npz by name, read-only; `read` reads them, a function of a module."""
     there = path.stat()  # before it is read: what changes in between is read again the next time
     kept = there.st_size <= _LARGEST and time.time_ns() - there.st_mtime_ns > _SECOND
-    read = _read if kept else _read.__wrapped__
-    return dict(read(os.path.abspath(path), there.st_size, there.st_ino, there.st_mtime_ns))
+    reading = _read if kept else _read.__wrapped__
+    return dict(reading(os.path.abspath(path), there.st_size, there.st_ino, there.st_mtime_ns, read))
 
 
 @lru_cache(_FILES)
-def _read(path: str, size: int, inode: int, changed: int) -> dict[str, Any]:
-    with open(path, "rb") as handle:  # opened here, because np.load leaves a broken file open
-        file = np.load(handle, allow_pickle=False)
-        if not isinstance(file, Mapping):
-            raise ValueError("it is a single array")
-        arrays = {key: file[key] for key in file}
+def _read(path: str, size: int, inode: int, changed: int, read: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    arrays = read(Path(path))
     for array in arrays.values():
         array.flags.writeable = False
     return arrays

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from pyro_bnn.data.arrays import Frame
-from pyro_bnn.data.checks import check_finite, check_labels, check_weights
+from pyro_bnn.data.checks import check_class_names, check_finite, check_labels, check_weights
 from pyro_bnn.data.frames import Table, is_csv, table_of
 from pyro_bnn.data.sources import Source, read_source
 from pyro_bnn.data.split import Split, stratified_indices, subset
@@ -153,6 +153,8 @@ def load_data(
         train, test = _standardise_y(train, y_standardiser), _standardise_y(test, y_standardiser)
         val = None if val is None else _standardise_y(val, y_standardiser)
     names = source.class_names
+    if names is not None:
+        check_class_names(names, source.name)
     if num_classes is not None and names is None:
         names = tuple(str(k) for k in range(num_classes))
     data = Data(source.name, chosen, train, val, test, num_classes, names, standardiser, y_standardiser)

@@ -5,7 +5,6 @@ Beside `training`, this is a file where all rooms meet: it opens a run folder (o
 the data it was trained on, and hands both to `analysis`.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,9 @@ from pyro_bnn.analysis.scores.elpd import compare_held_out, held_out_elpd
 from pyro_bnn.analysis.scores.evaluation import ClassEvaluation, Evaluation, evaluate_rows, in_units
 from pyro_bnn.analysis.scores.ood import accumulate, auroc, detect
 from pyro_bnn.assemble import load_rows
+from pyro_bnn.common.errors import border
 from pyro_bnn.common.manifest import is_sealed, read_listed, staged
+from pyro_bnn.common.reading import parse_json, parse_json_lines
 from pyro_bnn.data import Data, load_data
 from pyro_bnn.data.standardise import plain
 from pyro_bnn.methods.base import HISTORY
@@ -82,12 +83,16 @@ class FinishedRun:
         return evaluate_rows(self.posterior, test.x, test.y, self.draws(num_samples), seed=self.recipe.seed)
 
 
+@border("the run cannot be opened", "give a run folder as it was written")
 def open_run(path: str | Path, data_root: str | Path | None = None) -> FinishedRun:
     """Open a run folder or a shipped posterior with its data."""
     posterior = load(path)
     saved = posterior.info.get("recipe")
     if saved is None:
-        raise ValueError(f"{path} was not trained from a recipe, so its data are unknown: use pyro_bnn.analysis on it")
+        raise ValueError(
+            f"{path} was not trained from a recipe, so its data are unknown: name them with "
+            f"`pyro-bnn report {path} --data FILE`, or score it from Python"
+        )
     recipe, folder = Recipe.from_saved(saved), Path(path)
     data = load_rows(recipe, data_root, find=find_saved)
     results, lines = folder / RESULTS, folder / HISTORY
@@ -97,8 +102,8 @@ def open_run(path: str | Path, data_root: str | Path | None = None) -> FinishedR
         posterior,
         recipe,
         data,
-        json.loads(read_listed(folder, [results.name])[results.name]) if results.is_file() else {},
-        [json.loads(line) for line in _lines(folder).splitlines()] if lines.is_file() else [],
+        parse_json(read_listed(folder, [results.name])[results.name], str(results), dict) if results.is_file() else {},
+        parse_json_lines(_lines(folder), lines) if lines.is_file() else [],
     )
 
 
@@ -184,6 +189,7 @@ def detect_unfamiliar(
     return detect(run.posterior, run.data.test.x, outside, run.draws(num_samples), seed=run.recipe.seed)
 
 
+@border("the run cannot be reported on", "give a run folder as it was written")
 def report(
     path: str | Path,
     *,
@@ -192,23 +198,45 @@ def report(
     ood: Sequence[str] = (),
     num_samples: int | None = None,
     data_root: str | Path | None = None,
+    data: str | Path | None = None,
 ) -> Path:
     """
-    Write `report.html` of a run and return where it is.
+    Write `report.html` of a run, or of any posterior with data, and return where it is.
 
-    :param out: the folder to write to; default the run folder.
+    :param out: the folder to write to, made where it is not there; default the run folder.
+    :param data: a data set's name or file whose test rows are scored; default those of the run's recipe. A posterior
+        that was not trained from a recipe needs it.
     :param twin: another run on the same data to show beside, usually deterministic; default the run's folder `twin`.
     :param ood: data sets to tell apart from the test rows; default see `default_unfamiliar`.
     """
+    if data is not None:
+        if twin is not None:
+            raise ValueError("a twin is shown beside a run on its own data: leave out --data (data=) or --twin (twin=)")
+        return _report_on(load(path), Path(path) if out is None else Path(out), data, ood, num_samples, data_root)
     run = open_run(path, data_root)
     folder = run.path if out is None else Path(out)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"no folder {folder} to write the report to: give an existing one with --out (out=)")
+    folder.mkdir(parents=True, exist_ok=True)
     if is_sealed(folder):
         with staged(folder) as stage:
             _report(run, stage, path, twin, ood, num_samples, data_root)
         return folder / "report.html"
     return _report(run, folder, path, twin, ood, num_samples, data_root)
+
+
+def _report_on(
+    posterior: Posterior,
+    folder: Path,
+    data: str | Path,
+    ood: Sequence[str],
+    num_samples: int | None,
+    data_root: str | Path | None,
+) -> Path:
+    """Write the report of any posterior on the test rows of any data set, raw as they come."""
+    raw = load_data(str(data), root=data_root, standardise=False)
+    options: dict[str, Any] = {} if num_samples is None else {"num_samples": draws_of(posterior, num_samples)}
+    if ood:
+        options["outside"] = {name: unfamiliar(posterior, name, data_root)[:_ROWS] for name in ood}
+    return posterior.report(folder, raw, **options)
 
 
 def _report(
@@ -293,6 +321,7 @@ def _check_same_test(first: FinishedRun, other: FinishedRun) -> None:
         )
 
 
+@border("the runs cannot be compared", "give run folders as they were written")
 def compare(
     paths: Sequence[str | Path],
     *,

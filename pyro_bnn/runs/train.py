@@ -25,8 +25,10 @@ import torch
 from pyro_bnn.analysis.arviz import draws_of
 from pyro_bnn.analysis.scores.evaluation import Evaluation, evaluate_rows
 from pyro_bnn.assemble import Assembly, assemble, load_rows
+from pyro_bnn.common.errors import border
 from pyro_bnn.common.machine import cpu_name
 from pyro_bnn.common.manifest import damaged, read_listed, staged
+from pyro_bnn.common.reading import parse_json, parse_json_lines
 from pyro_bnn.common.turns import hold_interrupts
 from pyro_bnn.data import Data
 from pyro_bnn.inference.fit_state import Diverged
@@ -265,8 +267,8 @@ def _finished(path: Path, parts: Assembly, wrong: Collection[str], *, report: bo
     """
     names = [name for name in (RESULTS, HISTORY) if (path / name).is_file()]
     held = read_listed(path, names)
-    results, lines = json.loads(held[RESULTS]), held.get(HISTORY, b"").splitlines()
-    history = [json.loads(line) for line in lines]
+    results: dict[str, Any] = parse_json(held[RESULTS], str(path / RESULTS), dict)
+    history = parse_json_lines(held.get(HISTORY, b""), path / HISTORY)
     trust = {type(part).__module__ for part in (parts.guide, parts.method)}
     trust.add(look_up("guides", parts.recipe.guide["name"]).__module__)
     posterior = load(path, parts.model, trust=trust)
@@ -277,6 +279,7 @@ def _finished(path: Path, parts: Assembly, wrong: Collection[str], *, report: bo
     return Run(path, parts.recipe, posterior, results, history)
 
 
+@border("the posterior cannot be scored", "give a run folder as it was written")
 def evaluate(
     path: str | Path, *, data_root: str | Path | None = None, num_samples: int | None = None
 ) -> dict[str, Any]:

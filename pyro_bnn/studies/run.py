@@ -20,7 +20,7 @@ from pyro_bnn.studies.figures import interval
 from pyro_bnn.studies.findings import verdict_of
 from pyro_bnn.studies.picture import picture
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
-from pyro_bnn.studies.trials import default_store, run_trials, seconds_of
+from pyro_bnn.studies.trials import default_store, run_trials, took
 from pyro_bnn.version import __version__
 
 __all__ = ["find_study", "outcome_of", "outcome_text", "run_study", "study_names"]
@@ -74,8 +74,8 @@ def run_study(
         folder, name = Path(out), study.name
         write_text(folder / f"{name}.{scale}.json", outcome_text(outcome))
         write_text(folder / f"{name}.{scale}.svg", picture(outcome))
-        took = {"seconds": seconds_of(trials, kept), "machine": cpu_name(), "pyro_bnn": __version__}
-        write_text(folder / f"{name}.{scale}.run.json", json.dumps(took, indent=1) + "\n")
+        circumstances = {**took(trials, kept), "machine": cpu_name(), "pyro_bnn": __version__}
+        write_text(folder / f"{name}.{scale}.run.json", json.dumps(circumstances, indent=1) + "\n")
     return outcome
 
 

@@ -113,9 +113,9 @@ def check_settled(
 ) -> Check:
     """Check what the ELBO gains when the posterior is fitted on for some steps."""
     name = "settled"
-    guide: Any = posterior.guide
-    known = isinstance(guide, Guide) and isinstance(guide, nn.Module) and isinstance(posterior.model, nn.Module)
-    if not known or not guide.trains_scales or guide.decks() or getattr(guide, "model", None) is None:
+    guide, model = posterior.guide, posterior.model
+    own = isinstance(guide, Guide) and guide.trains_scales and not guide.decks()
+    if not own or not isinstance(guide, nn.Module) or not isinstance(model, nn.Module):
         return Check(name, "not checked", "Asked of this library's variational guides of a BNN only.")
     if posterior.info.get("temperature", 1.0) != 1:
         return Check(name, "not checked", "The posterior is cold: its loss is another.")

@@ -9,6 +9,7 @@ Checks of predictions: better than knowing nothing, calibrated, like the data, s
 """
 
 import math
+from itertools import product
 from typing import Any
 
 import torch
@@ -153,18 +154,18 @@ def check_leave_one_out(posterior: Posterior, drawn: list[Draw], train: Rows) ->
 
 def check_chains(posterior: Posterior, rows: Rows) -> Check:
     """Check R-hat and ESS of predictions, chain by chain."""
-    name, guide = "chains", posterior.guide
-    promised = contract_of(guide)
+    name, promised = "chains", contract_of(posterior.guide)
     if promised.chains < 2:
         return Check(name, "not checked", "The posterior is not made of several chains.")
-    values, stored = getattr(guide, "values", None), getattr(guide, "draws", None)
-    if values is None or not isinstance(stored, Tensor):
+    stored = promised.by_site()
+    if stored is None:
         return Check(name, "not checked", "The chains do not show their draws.")
+    draws = next(iter(stored.values())).shape[1]
     predictions = []
     with posterior.turn(rows.x[:1]), torch.no_grad():
-        for flat in stored:
-            draw = next(iter(predictive_draws(posterior.model, At(values(flat)), rows.x[:50], 1)))
-            predictions.append(draw.prediction)
+        for c, s in product(range(promised.chains), range(draws)):
+            one = At({site: values[c, s] for site, values in stored.items()})
+            predictions.append(next(iter(predictive_draws(posterior.model, one, rows.x[:50], 1))).prediction)
     seen: Any = convergence(torch.stack(predictions).unflatten(0, (promised.chains, -1)))
     worst = f"the worst R-hat of a prediction is {seen.rhat:.3f}, the smallest ESS {seen.ess_bulk:.0f}"
     words = f"{promised.chains} chains: {worst}."

@@ -102,35 +102,34 @@ def check_spread(posterior: Posterior, rows: Rows) -> Check:
 def check_widths(posterior: Posterior, rows: Rows, num_data: int, *, seed: int) -> Check:
     """Check whether the ELBO would have the deviations wider or narrower, see the top of this file."""
     name = "widths"
-    guide: Any = posterior.guide
-    info = posterior.info
-    promised = contract_of(guide)
-    marginals, values = getattr(guide, "marginals", None), getattr(guide, "values", None)
-    if promised.analytic_elbo != "mean_field" or marginals is None or values is None or not promised.trains_scales:
+    info, promised = posterior.info, contract_of(posterior.guide)
+    if promised.analytic_elbo != "mean_field" or not promised.has_moments or not promised.trains_scales:
         return Check(name, "not checked", "Asked of mean-field guides only, whose ELBO knows every deviation.")
     if info.get("temperature", 1.0) != 1 or not info.get("eta", 1.0) > 0:
         return Check(name, "not checked", "The posterior is cold or had no KL: its optimum has other deviations.")
-    _, prior_sd = (torch.cat([t.reshape(-1) for t in part]) for part in _by_place(guide, _priors(posterior, rows.x)))
+    summary, priors = weight_summary(posterior, rows.marked[:1]), _priors(posterior, rows.x)
+    _, sd, _, prior_sd = _flat(summary, priors)
     if not bool(prior_sd.isfinite().all()):
         return Check(name, "not checked", "Asked under Normal priors of given deviations only.")
-    with posterior.turn(rows.x[:1]):
-        mean, sd = (t.detach() for t in marginals())
     x, y = rows.x, rows.y
     generator = torch.Generator().manual_seed(seed)
     draws = min(100, max(10, 3000 // len(sd)))  # the noise of many weights averages out within a draw
     slopes = []
     for _ in range(draws):
-        noise = torch.randn(len(sd), generator=generator).to(sd)
+        noise = {n: torch.randn(m.sd.shape, generator=generator).to(m.sd) for n, m in summary.items()}
         per_sign = []
-        for signed in (noise, -noise):
-            wide, narrow = (_nll(posterior, values(mean + math.exp(t) * sd * signed), x, y) for t in (_STEP, -_STEP))
+        for sign in (1, -1):
+            wide, narrow = (
+                _nll(posterior, {n: m.mean + sign * math.exp(t) * m.sd * noise[n] for n, m in summary.items()}, x, y)
+                for t in (_STEP, -_STEP)
+            )
             per_sign.append((wide - narrow) / (2 * _STEP))  # (n,)
         slopes.append((per_sign[0] + per_sign[1]) / 2)
     slope = torch.stack(slopes)  # (S, n)
     total = num_data * float(slope.mean())
     spread = math.sqrt(float(slope.mean(1).var()) / draws + float(slope.mean(0).var()) / slope.shape[1])
     size, eta = len(sd), float(info.get("eta", 1.0))
-    prior_share = float((sd.double() / prior_sd.double()).square().sum()) / size
+    prior_share = float((sd / prior_sd).square().sum()) / size
     ratio, error = prior_share + total / eta / size, num_data * spread / eta / size
     threshold = (
         "off by a factor of 1.5 is doubtful, of 3 bad, if the ratio is 4 standard errors from 1 (own marks; the ratio "
@@ -151,12 +150,6 @@ def check_widths(posterior: Posterior, rows: Rows, num_data: int, *, seed: int) 
     if verdict != "good":
         words += ": train longer, raise the rate of the deviations, start them nearer, or correct num_data."
     return Check(name, verdict, words, threshold, ratio)
-
-
-def _by_place(guide: Any, priors: dict[str, tuple[Tensor, Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
-    """Return prior means and deviations in the order of the guide's flat vector."""
-    names = sorted(guide.site_names(), key=lambda name: guide.slice_of(name).start)
-    return [priors[n][0] for n in names], [priors[n][1] for n in names]
 
 
 def _nll(posterior: Posterior, values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
