@@ -50,9 +50,10 @@ bench: $(READY)
 	$(BIN)/python -m pip install --quiet -e ".[bench]"
 	$(BIN)/python -m benchmarks
 
-# kills, crashes, full disks, runs started together, a soak: what is lost
+# kills, crashes, full disks, runs started together, a soak; then damaged and hostile files: what is lost or believed
 torture: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m torture --json torture.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv
