@@ -4,6 +4,7 @@ import copy
 import gc
 import json
 import pickle
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -419,3 +420,16 @@ def test_plans_grow_with_the_table() -> None:
     plans = [plan_for(rows) for rows in (100, 5_000, 100_000)]
     assert [plan.steps for plan in plans] == sorted({plan.steps for plan in plans})
     assert plan_for(100, hidden=(3,), batch_size=7, steps=9) == plan_for(10**6, hidden=(3,), batch_size=7, steps=9)
+
+
+@pytest.mark.slow
+def test_the_page_s_blocks_run_in_order() -> None:
+    page = Path(__file__).parents[1] / "docs" / "tables.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    assert len(blocks) >= 5
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), names)
+    held = names["held"].gather(1, torch.from_numpy(names["places"][1200:])[:, None])
+    assert 0.9 < float(held.double().mean()) <= 1  # 597 rows at a level of .95: 5 deviations below it
+    assert names["same"].predict(names["X_test"]).shape == names["y_test"].shape
