@@ -121,6 +121,7 @@ def test_a_distribution_is_the_mixture_of_its_normals() -> None:
         law.log_prob([0.0, 1.0])
 
 
+@pytest.mark.slow
 def test_noise_depends_on_the_inputs_unless_it_is_constant() -> None:
     generator = np.random.default_rng(0)
     x = generator.uniform(-1, 1, (400, 1))
@@ -185,6 +186,7 @@ def test_whole_weights_are_repeated_rows_to_the_bit(table: tuple[Any, Any]) -> N
     np.testing.assert_array_equal(weighted, clone(estimator).fit(x[shuffled], y[shuffled]).predict(x))
 
 
+@pytest.mark.slow
 def test_other_weights_weigh_the_likelihood() -> None:
     """Two groups of rows that disagree: the prediction follows the heavy one."""
     x, y = np.zeros((80, 1)), np.repeat([0.0, 1.0], 40)
@@ -197,6 +199,7 @@ def test_other_weights_weigh_the_likelihood() -> None:
             BNNRegressor(**QUICK).fit(x, y, sample_weight=wrong)
 
 
+@pytest.mark.slow
 def test_partial_fits_go_on_and_count_all_rows(table: tuple[Any, Any]) -> None:
     x, y = table
     estimator = BNNRegressor(members=2, num_samples=4, random_state=0)
