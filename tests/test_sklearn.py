@@ -4,6 +4,7 @@ import copy
 import gc
 import json
 import pickle
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,6 +121,7 @@ def test_a_distribution_is_the_mixture_of_its_normals() -> None:
         law.log_prob([0.0, 1.0])
 
 
+@pytest.mark.slow
 def test_noise_depends_on_the_inputs_unless_it_is_constant() -> None:
     generator = np.random.default_rng(0)
     x = generator.uniform(-1, 1, (400, 1))
@@ -184,6 +186,7 @@ def test_whole_weights_are_repeated_rows_to_the_bit(table: tuple[Any, Any]) -> N
     np.testing.assert_array_equal(weighted, clone(estimator).fit(x[shuffled], y[shuffled]).predict(x))
 
 
+@pytest.mark.slow
 def test_other_weights_weigh_the_likelihood() -> None:
     """Two groups of rows that disagree: the prediction follows the heavy one."""
     x, y = np.zeros((80, 1)), np.repeat([0.0, 1.0], 40)
@@ -196,6 +199,7 @@ def test_other_weights_weigh_the_likelihood() -> None:
             BNNRegressor(**QUICK).fit(x, y, sample_weight=wrong)
 
 
+@pytest.mark.slow
 def test_partial_fits_go_on_and_count_all_rows(table: tuple[Any, Any]) -> None:
     x, y = table
     estimator = BNNRegressor(members=2, num_samples=4, random_state=0)
@@ -419,3 +423,16 @@ def test_plans_grow_with_the_table() -> None:
     plans = [plan_for(rows) for rows in (100, 5_000, 100_000)]
     assert [plan.steps for plan in plans] == sorted({plan.steps for plan in plans})
     assert plan_for(100, hidden=(3,), batch_size=7, steps=9) == plan_for(10**6, hidden=(3,), batch_size=7, steps=9)
+
+
+@pytest.mark.slow
+def test_the_page_s_blocks_run_in_order() -> None:
+    page = Path(__file__).parents[1] / "docs" / "tables.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    assert len(blocks) >= 5
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), names)
+    held = names["held"].gather(1, torch.from_numpy(names["places"][1200:])[:, None])
+    assert 0.9 < float(held.double().mean()) <= 1  # 597 rows at a level of .95: 5 deviations below it
+    assert names["same"].predict(names["X_test"]).shape == names["y_test"].shape

@@ -126,7 +126,8 @@ class BNNClassifier(ClassifierMixin, BaseBNN):  # type: ignore[misc]
 
         :param X: the table, (N, D).
         """
-        guess: Array = self.classes_[self.predict_proba(X).argmax(1)]
+        probabilities = self.predict_proba(X)  # which refuses where nothing was fitted
+        guess: Array = self.classes_[probabilities.argmax(1)]
         return guess
 
     def uncertainty(self, X: Any) -> Uncertainty:

@@ -34,7 +34,7 @@ def plan_for(rows: int, hidden: Any = "auto", batch_size: Any = "auto", steps: A
     ((50,), 512)
     """
     if rows < _SOME:
-        default = Plan((50,), 128, 2000)
+        default = Plan((50,), 128, 3000)
     elif rows < _MANY:
         default = Plan((50, 50), 128, 4000)
     else:

@@ -63,7 +63,7 @@ class BNNRegressor(RegressorMixin, BaseBNN):  # type: ignore[misc]
         members: int = 5,
         eta: float = 0.3,
         prior_gain: float = 1.0,
-        learning_rate: float = 0.01,
+        learning_rate: float = 0.02,
         steps: Any = "auto",
         batch_size: Any = "auto",
         early_stopping: bool = False,
