@@ -197,8 +197,23 @@ class Stack:
         self._layout = self.guide.layout()
         self.widths = _dense_layers(self.model) if local else {}
 
+    @classmethod
+    def of(cls, models: Sequence[Any], guides: Sequence[Any]) -> "Stack":
+        """Return fitted members as one stack, to predict with."""
+        leaves = []
+        for model, guide in zip(models, guides, strict=True):
+            own = [("guide", guide.named_parameters()), ("model", model.named_parameters())]
+            named = {f"{prefix}.{name.removesuffix('_unconstrained')}": p for prefix, ps in own for name, p in ps}
+            leaves.append({name: p for name, p in named.items() if not name.startswith("model.net.")})
+        return cls(models, guides, leaves)
+
     def __len__(self) -> int:
         return len(self.prior_loc)
+
+    def selected(self, members: Sequence[int]) -> "Stack":
+        """Return a stack of some of the members, with copies of their parameters."""
+        rows = [{name: p[k] for name, p in self.parameters.items()} for k in members]
+        return Stack([self.models[k] for k in members], [self.guides[k] for k in members], rows)
 
     def keep_rows(self, rows: Tensor) -> None:
         """Keep some members."""

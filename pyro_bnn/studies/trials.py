@@ -26,7 +26,7 @@ from pyro_bnn.common.files import write_text
 from pyro_bnn.studies.study import Trial
 from pyro_bnn.version import __version__
 
-__all__ = ["default_store", "run_trials", "seconds_of"]
+__all__ = ["default_store", "run_trials", "seconds_of", "stored"]
 
 _EPOCH = ("nll", "kl", "loss", "val_nll", "val_accuracy")
 
@@ -112,6 +112,11 @@ def _read(store: Path, key: str) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = kept["record"]
     return found
+
+
+def stored(trial: Trial, store: Path) -> dict[str, Any] | None:
+    """Return the record of a trial, None if it was not run."""
+    return _read(store, trial.key())
 
 
 def seconds_of(trials: Sequence[Trial], store: Path) -> float:
