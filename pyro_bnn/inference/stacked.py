@@ -85,6 +85,8 @@ class _NormalGuide(Protocol):
         """Return means and standard deviations (..., P)."""
 
 
+_TINY = 1e-30
+
 _STARTS = ("init_loc", "init_scale", "init_rho", "relative_scale", "kind")
 """What members may differ in: where they start."""
 
@@ -160,8 +162,8 @@ class _LocalOutputs(TorchFunctionMode):
         mean = func(x, weight, bias)
         sd = None if bias is None else self.scales[id(bias)].square()
         variance = func(x.square(), self.scales[id(weight)].square(), sd)
-        above = variance > 0  # an input of zeros: the root has no gradient there
-        return mean + torch.where(above, variance, 1.0).sqrt() * above * self.noise.pop(id(weight))
+        deviation = (variance + _TINY).sqrt()  # of inputs of zeros as well, where the root of 0 has no gradient
+        return torch.addcmul(mean, deviation, self.noise.pop(id(weight)))
 
 
 @final
