@@ -429,8 +429,9 @@ class _Training:
             generator, size = self.noise[i], int(sizes[place])
             self.draws[place] = self.stack.guide.noise(like, generator)
             for drawn in () if self.plainly else self.outputs:
-                half = torch.empty(size, drawn.shape[-1], dtype=drawn.dtype).normal_(0, 0.5, generator=generator)
-                drawn[place, :size] = half.mul_(2)
+                drawn[place, :size].normal_(0, 0.5, generator=generator)  # as local_output draws it
+        for drawn in () if self.plainly else self.outputs:
+            drawn.mul_(2)
 
     def _step(self, gradients: list[Tensor]) -> None:
         parameters = self.stack.leaves()

@@ -85,6 +85,8 @@ class _NormalGuide(Protocol):
         """Return means and standard deviations (..., P)."""
 
 
+_TINY = 1e-30
+
 _STARTS = ("init_loc", "init_scale", "init_rho", "relative_scale", "kind")
 """What members may differ in: where they start."""
 
@@ -160,8 +162,8 @@ class _LocalOutputs(TorchFunctionMode):
         mean = func(x, weight, bias)
         sd = None if bias is None else self.scales[id(bias)].square()
         variance = func(x.square(), self.scales[id(weight)].square(), sd)
-        above = variance > 0  # an input of zeros: the root has no gradient there
-        return mean + torch.where(above, variance, 1.0).sqrt() * above * self.noise.pop(id(weight))
+        deviation = (variance + _TINY).sqrt()  # of inputs of zeros as well, where the root of 0 has no gradient
+        return torch.addcmul(mean, deviation, self.noise.pop(id(weight)))
 
 
 @final
@@ -197,8 +199,23 @@ class Stack:
         self._layout = self.guide.layout()
         self.widths = _dense_layers(self.model) if local else {}
 
+    @classmethod
+    def of(cls, models: Sequence[Any], guides: Sequence[Any]) -> "Stack":
+        """Return fitted members as one stack, to predict with."""
+        leaves = []
+        for model, guide in zip(models, guides, strict=True):
+            own = [("guide", guide.named_parameters()), ("model", model.named_parameters())]
+            named = {f"{prefix}.{name.removesuffix('_unconstrained')}": p for prefix, ps in own for name, p in ps}
+            leaves.append({name: p for name, p in named.items() if not name.startswith("model.net.")})
+        return cls(models, guides, leaves)
+
     def __len__(self) -> int:
         return len(self.prior_loc)
+
+    def selected(self, members: Sequence[int]) -> "Stack":
+        """Return a stack of some of the members, with copies of their parameters."""
+        rows = [{name: p[k] for name, p in self.parameters.items()} for k in members]
+        return Stack([self.models[k] for k in members], [self.guides[k] for k in members], rows)
 
     def keep_rows(self, rows: Tensor) -> None:
         """Keep some members."""

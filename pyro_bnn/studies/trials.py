@@ -27,7 +27,7 @@ from pyro_bnn.common.files import write_text
 from pyro_bnn.studies.study import Trial
 from pyro_bnn.version import __version__
 
-__all__ = ["default_store", "run_trials", "took"]
+__all__ = ["default_store", "run_trials", "stored", "took"]
 
 _EPOCH = ("nll", "kl", "loss", "val_nll", "val_accuracy")
 
@@ -113,6 +113,11 @@ def _read(store: Path, key: str) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = kept["record"]
     return found
+
+
+def stored(trial: Trial, store: Path) -> dict[str, Any] | None:
+    """Return the record of a trial, None if it was not run."""
+    return _read(store, trial.key())
 
 
 def took(trials: Sequence[Trial], store: Path) -> dict[str, float]:
