@@ -5,6 +5,7 @@ Everything a recipe names is built and checked here before anything runs or is w
 """
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from pyro.infer import ELBO
 from torch import nn
 
 from pyro_bnn.common.contract import contract_of
+from pyro_bnn.common.limits import check_memory
+from pyro_bnn.common.sizing import entries_of
 from pyro_bnn.data import DATASETS, Data, load_data
 from pyro_bnn.inference.elbo import TraceColdPosterior_ELBO
 from pyro_bnn.inference.kl import KL_WEIGHTS, KLWeight, from_spec, tempered
@@ -195,11 +198,21 @@ def _layers(recipe: Recipe) -> Callable[[], AbstractContextManager[Any]]:
     return cast(Callable[[], AbstractContextManager[Any]], make)
 
 
+def _bytes_of_a_weight(recipe: Recipe) -> int:
+    """Return what a weight takes: mean, deviation, their gradients and moments of Adam, and the draws kept of it."""
+    kept = math.prod(v for k, v in recipe.method.items() if k in ("draws", "chains", "members") and isinstance(v, int))
+    return 4 * (8 + kept)
+
+
 def build_named_model(recipe: Recipe, num_data: int) -> Any:
     """Return the program of a recipe, whose sizes and likelihood are spelled out (see :func:`resolve`)."""
     if recipe.program:
         return build_program(look_up("models", recipe.program), recipe.program_args, num_data)
-    net = _called("models", cast(str, recipe.model), recipe.model_args)
+    name, numbers = cast(str, recipe.model), recipe.model_args
+    entries = entries_of(look_up("models", name), numbers, f"model {name!r} with {numbers!s:.200}")
+    if entries is not None:
+        check_memory(entries * _bytes_of_a_weight(recipe), f"model {name!r} of {entries:,} parameters, in training,")
+    net = _called("models", name, numbers)
     prior, likelihood = _construct("priors", recipe.prior), _construct("likelihoods", recipe.likelihood)
     return BNN(net, prior, likelihood, num_data, random=recipe.random or None)
 

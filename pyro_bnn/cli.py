@@ -8,12 +8,17 @@ import os
 import shlex
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pyro_bnn.common.errors import summary
+from pyro_bnn.common.interrupts import stopping_signals
+from pyro_bnn.common.limits import limits, parse_limits
 from pyro_bnn.common.memory import keep_freed_memory
+from pyro_bnn.common.shown import visible
 from pyro_bnn.registry import NotTrusted, trusting
 from pyro_bnn.version import __version__
 
@@ -26,6 +31,7 @@ app = typer.Typer(
     name="pyro-bnn",
     help="Bayesian neural networks as Pyro programs: train, score, predict.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -59,18 +65,28 @@ def options(
         list[str] | None,
         typer.Option(help="A package of yours whose classes or program a saved run may name; repeat."),
     ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(help="Raise a limit of what is read or asked for, NAME=NUMBER; repeat. docs/trust.md has them."),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
     ] = False,
 ) -> None:
     """Bayesian neural networks as Pyro programs: train, score, predict."""
     context.with_resource(trusting(*(trust or ())))
+    context.with_resource(limits(**parse_limits(limit or [])))
 
 
 def _console() -> "Console":
-    from rich.console import Console
+    from pyro_bnn.runs.terminal import PlainConsole
 
-    return Console()
+    return PlainConsole()
+
+
+def _say(text: str) -> None:
+    """Print a line, with what a terminal would obey written out."""
+    typer.echo(visible(text, keep="\n\t"))
 
 
 def _figure(column: dict[str, float], key: str, unit: str) -> str:
@@ -100,15 +116,8 @@ def show_results(results: dict[str, Any]) -> None:
         if key in present:
             table.add_row(label, *(_figure(results["test"][column], key, unit) for column in columns))
     _console().print(table)
-
-
-def _free_folder(name: str) -> Path:
-    """Return runs/NAME, or runs/NAME-2 and so on if it is taken."""
-    path, count = Path("runs") / name, 1
-    while path.exists():
-        count += 1
-        path = Path("runs") / f"{name}-{count}"
-    return path
+    for doubt in results.get("doubts", ()):
+        _console().print(f"in doubt: {doubt}", style="bold red", markup=False, highlight=False)
 
 
 @app.command("list")
@@ -129,23 +138,50 @@ def list_names(
     if as_json:
         typer.echo(json.dumps({key: _details(key, values) for key, values in names.items()}, indent=2))
         return
-    from rich.table import Table
-
     details = None if kind is None else _details(kind, names[kind])
+    if not sys.stdout.isatty():
+        _say("\n".join(_plain_list(kind, names, details)))
+        return
+    from rich.table import Table
+    from rich.text import Text
+
     if isinstance(details, dict):
         columns = _LISTED[str(kind)]
         table = Table(box=None, padding=(0, 1), show_header=len(columns) > 1)
-        table.add_column("", no_wrap=len(columns) == 1, overflow="fold")  # figures stay whole, long names wrap
+        table.add_column("", no_wrap=True)
         for label in columns.values():
-            table.add_column(label, no_wrap=len(columns) > 1)
+            table.add_column(label, no_wrap=len(columns) > 1, min_width=30 if len(columns) == 1 else None)
         for name, detail in details.items():
-            table.add_row(f"[bold]{name}[/bold]", *(_shown(detail, column) for column in columns))
+            table.add_row(Text(name, style="bold"), *(Text(_shown(detail, column)) for column in columns))
+    elif kind is not None:
+        _say("\n".join(names[kind]))
+        return
     else:
         table = Table(show_header=False, box=None, padding=(0, 2))
         for key, values in names.items():
-            listed = f"{len(values)}: see `pyro-bnn list variants`" if len(names) > 1 and key == "variants" else None
-            table.add_row(f"[bold]{key}[/bold]", listed or ", ".join(values) or "-")
-    _console().print(table)
+            listed = f"{len(values)}: see `pyro-bnn list variants`" if key == "variants" else None
+            table.add_row(Text(key, style="bold"), listed or ", ".join(values) or "-")
+    _wide_enough(table).print(table)
+
+
+def _plain_list(kind: str | None, names: dict[str, list[str]], details: Any) -> list[str]:
+    """Return lines for a pipe: a name first, and what is said about it after a tab."""
+    if kind is None:
+        return [f"{key}\t{name}" for key, values in names.items() for name in values]
+    if not isinstance(details, dict):
+        return names[kind]
+    return ["\t".join([n, *(_shown(detail, column) for column in _LISTED[kind])]) for n, detail in details.items()]
+
+
+def _wide_enough(table: Any) -> "Console":
+    """Return a console on which no name of the table is cut or wrapped, as wide as the terminal or wider."""
+    from rich.measure import Measurement
+
+    from pyro_bnn.runs.terminal import PlainConsole
+
+    console = _console()
+    needed = Measurement.get(console, console.options.update(width=1000), table).minimum
+    return console if needed <= console.width else PlainConsole(width=needed)
 
 
 _LISTED = {
@@ -239,21 +275,30 @@ def train(
     chosen.changed(changes)
     if resume and out is None:
         raise ValueError("--resume needs the run folder to go on with: add --out DIR")
-    folder = _free_folder(chosen.name) if out is None else out
+    from pyro_bnn.runs.folder import claim_next
+    from pyro_bnn.runs.train import Run, resuming
     from pyro_bnn.runs.train import train as run_training
 
-    run = run_training(chosen, out=folder, data_root=data_root, resume=resume, report=report, **changes)
-    if not run.finished:
-        if run.history:
-            typer.echo(
-                f"interrupted after epoch {len(run.history)}; go on with the same command and --out {folder} --resume"
-            )
-        else:
-            typer.echo("interrupted before the first epoch was complete; nothing was written")
+    claimed: list[Path] = []
+
+    def claim() -> Path:
+        claimed.append(claim_next(Path("runs"), chosen.name) if out is None else out)
+        return claimed[0]
+
+    run: Run | None = None
+    with suppress(KeyboardInterrupt):
+        run = run_training(chosen, out=claim, data_root=data_root, resume=resume, report=report, **changes)
+    if run is None or not run.finished:
+        how_far = "" if run is None else f" after epoch {len(run.history)}" if run.history else " in the first epoch"
+        go_on = f"; go on with: {resuming(claimed[0], data_root)}" if claimed else "; nothing was written"
+        _say(f"interrupted{how_far}{go_on}")
         raise typer.Exit(130)
     show_results(run.results)
-    seconds = run.results["seconds"]
-    typer.echo(f"trained in {seconds['train']:.1f} s, scored in {seconds['evaluate']:.1f} s; run folder: {folder}")
+    seconds, doubtful = run.results["seconds"], run.results.get("doubts")
+    _say(
+        f"trained in {seconds['train']:.1f} s, scored in {seconds['evaluate']:.1f} s; run folder: {claimed[0]}"
+        + (f"; IN DOUBT: {doubtful[0]}" if doubtful else "")
+    )
 
 
 @app.command()
@@ -298,7 +343,7 @@ def lr_range(
     save_plot(result, path, f"{chosen.name}: learning rate of {group}")
     lowest = result.lrs[result.smoothed.index(min(result.smoothed))]
     advice = "the loss never fell" if result.suggestion is None else f"suggested {result.suggestion:.2g}"
-    typer.echo(f"{advice} (lowest loss at {lowest:.2g}; {len(result.lrs)} of {steps} steps taken); plot: {path}")
+    _say(f"{advice} (lowest loss at {lowest:.2g}; {len(result.lrs)} of {steps} steps taken); plot: {path}")
 
 
 @app.command()
@@ -325,7 +370,7 @@ def study(
     trials = trials_of(chosen, size)
     if show:
         for trial in trials:
-            typer.echo(f"{trial.cell}, seed {trial.seed}: {trial.command()}")
+            _say(f"{trial.cell}, seed {trial.seed}: {trial.command()}")
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -359,8 +404,8 @@ def study(
         table.add_row(Text(finding["statement"]), estimate, interval, str(finding["pairs"] or "-"), said)
     _console().print(table)
     for line in outcome["diverged"]:
-        typer.echo(f"diverged: {line}")
-    typer.echo(f"{outcome['trials']} trials, {outcome['seeds']} seeds; outcome and picture: {out}")
+        _say(f"diverged: {line}")
+    _say(f"{outcome['trials']} trials, {outcome['seeds']} seeds; outcome and picture: {out}")
 
 
 @app.command()
@@ -412,8 +457,11 @@ def _cell(value: Any) -> str:
 
 @app.command()
 def report(
-    run: Annotated[str, typer.Argument(help="A run folder or the name of a shipped posterior.")],
+    run: Annotated[str, typer.Argument(help="A run folder, a saved posterior, or the name of a shipped one.")],
     out: Annotated[Path | None, typer.Option(help="Folder for report.html; default the run folder.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Data set or file to score it on; default the recipe's. Of any posterior.")
+    ] = None,
     twin: Annotated[
         str | None, typer.Option(help="Another run to show beside; default RUN/twin, if it exists.")
     ] = None,
@@ -424,8 +472,25 @@ def report(
     """Write report.html: results, curves, calibration, what it does not know, its mistakes, its weights."""
     from pyro_bnn.runs.finished import report as write
 
-    path = write(run, out=out, twin=twin, ood=ood or (), num_samples=num_samples, data_root=data_root)
-    typer.echo(f"wrote {path}")
+    path = write(run, out=out, twin=twin, ood=ood or (), num_samples=num_samples, data_root=data_root, data=data)
+    _say(f"wrote {path}")
+
+
+@app.command()
+def diagnose(
+    run: Annotated[str, typer.Argument(help="A run folder or the name of a shipped posterior.")],
+    num_samples: Annotated[int | None, typer.Option(min=10, help="Draws; default as in the recipe.")] = None,
+    settle: Annotated[bool, typer.Option(help="Fit on for 200 steps to see what they gain.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    data_root: DataRoot = None,
+) -> None:
+    """Say what speaks for and against a posterior; exit code 1 if it is not to be trusted."""
+    from pyro_bnn.runs.finished import diagnose as check
+
+    found = check(run, num_samples=num_samples, settle=settle, data_root=data_root)
+    _say(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
+    if found.verdict == "bad":
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -484,15 +549,16 @@ def card(
         twin_tried=twin_tried or (),
         data_root=data_root,
     )
-    typer.echo(f"wrote {folder / 'card.md'}, card.json and the compact posterior")
+    _say(f"wrote {folder / 'card.md'}, card.json and the compact posterior")
 
 
-def _say_new_names() -> None:
-    """Let names of recipes that have changed be said in a line; Python would hide it from who types a command."""
+def _say_in_a_line() -> None:
+    """Let what is out of date (names of recipes, folders of earlier versions) be said in a line."""
     shown = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
-        if issubclass(category, DeprecationWarning) and str(message).startswith("the recipe"):
+        renamed = issubclass(category, DeprecationWarning) and str(message).startswith("the recipe")
+        if renamed or issubclass(category, FutureWarning):
             print(f"pyro-bnn: {message}", file=sys.stderr)
         else:
             shown(message, category, *place, **options)
@@ -507,19 +573,27 @@ def main(arguments: list[str] | None = None) -> int:
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
     keep_freed_memory()
+    with stopping_signals() as came:
+        code = _run(given, debug=debug)
+    return 128 + came[-1] if came and code else code
+
+
+def _run(given: list[str], *, debug: bool) -> int:
     try:
         with warnings.catch_warnings():
-            _say_new_names()
+            _say_in_a_line()
             code = app(given, prog_name="pyro-bnn", standalone_mode=True)
     except SystemExit as stop:
         code = stop.code
+    except BrokenPipeError:
+        os._exit(0)
     except NotTrusted as error:
         if debug:
             raise
         again = shlex.join(["pyro-bnn", "--trust", error.package, *given])
         print(
             f"pyro-bnn: this was saved from {error.path!r}, which is not part of this library; if you trust that "
-            f"package: {again}",
+            f"package: {visible(again)}",
             file=sys.stderr,
         )
         return 2
@@ -527,11 +601,18 @@ def main(arguments: list[str] | None = None) -> int:
         if debug:
             raise
         line = " ".join(str(error).split()) or type(error).__name__
-        print(f"pyro-bnn: {line}", file=sys.stderr)
+        print(f"pyro-bnn: {visible(line)}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        if debug:
+            raise
+        print(
+            f"pyro-bnn: {visible(summary(error))}: this should have been refused in words of its own; --debug shows "
+            "where it comes from",
+            file=sys.stderr,
+        )
         return 2
     except KeyboardInterrupt:
         print("pyro-bnn: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        os._exit(0)
     return code if isinstance(code, int) else 0

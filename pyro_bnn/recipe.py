@@ -16,6 +16,7 @@ unless that has one of the same name. `formerly = "PREFIX"`: PREFIX-NAME was the
 
 import difflib
 import math
+import re
 import sys
 import warnings
 from collections.abc import Mapping
@@ -26,12 +27,72 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from pyro_bnn.common.errors import is_own
+from pyro_bnn.common.limits import check_limit, duration
+from pyro_bnn.common.reading import check_plain, read_text
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-__all__ = ["OptimRecipe", "Recipe", "find_recipe", "parse_settings", "recipe_names", "variant_names"]
+__all__ = ["OptimRecipe", "Recipe", "check_name", "find_recipe", "parse_settings", "recipe_names", "variant_names"]
+
+
+_NAME = re.compile(r"[^\W_][\w.-]*")
+_LONGEST_NAME = 100
+_DOTS_OF_A_LINE = 100
+"""TOML's dotted keys take time and memory by the square of their parts."""
+
+_COUNTED = {
+    "epochs": ("epochs", 0.01),
+    "warmup": ("epochs", 0.01),
+    "num_samples": ("draws", 0.01),
+    "val_samples": ("draws", 0.01),
+    "draws": ("draws", 0.01),
+    "num_particles": ("particles", 0.001),
+    "members": ("members", 10.0),
+    "chains": ("members", 10.0),
+    "cycles": ("members", 1.0),
+    "rank": ("members", 0.001),
+    "max_tree_depth": ("tree_depth", 0.0),
+}
+"""Key of a recipe -> its limit, and the seconds that one takes at the least."""
+
+_COUNTED_IN = ("method", "estimator", "guide")
+
+
+def check_name(name: Any, what: str = "name") -> str:
+    """Return a name of a recipe or card, which is also that of a folder; refuse a path."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
+        raise ValueError(
+            f"{what}={str(name)[:120]!r} is no name: give up to {_LONGEST_NAME} letters, digits, '.', '_' and '-', a "
+            "letter or digit first"
+        )
+    return name
+
+
+def _as_name(text: str) -> str:
+    """Return the nearest name to that of a file."""
+    return re.sub(r"[^\w.-]", "-", text).lstrip("._-")[:_LONGEST_NAME] or "custom"
+
+
+def _check_counts(table: Mapping[str, Any], prefix: str = "") -> None:
+    """Refuse numbers of epochs, draws, particles and members beyond their limits, and of an ensemble's."""
+    members = 1
+    while True:
+        for key, (limit, seconds) in _COUNTED.items():
+            value = table.get(key)
+            if isinstance(value, int):
+                so = f"at least {duration(value * seconds)}" if seconds else ""
+                check_limit(limit, value, prefix + key, so=so)
+        own = table.get("members")
+        members *= own if isinstance(own, int) else 1
+        check_limit("members", members, f"{prefix}members, all together")
+        inner = table.get("of")
+        if not isinstance(inner, Mapping):
+            return
+        table, prefix = inner, f"{prefix}of."
 
 
 def _named(value: Any) -> Any:
@@ -50,6 +111,16 @@ def _check_named(value: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(value.get("name"), str):
         raise ValueError("a table needs the key 'name'")
     return value
+
+
+def _check_on_divergence(value: Mapping[str, Any]) -> None:
+    retries, factor = value.get("retries", 1), value.get("factor", 0.3)
+    sound = isinstance(retries, int) and not isinstance(retries, bool) and 0 <= retries <= 100
+    sound = sound and isinstance(factor, (int, float)) and not isinstance(factor, bool) and 0 < factor < 1
+    if set(value) - {"retries", "factor"} or not sound:
+        raise ValueError(
+            f"on_divergence={dict(value)!r} is not allowed: pass retries, 0 to 100, and factor, above 0 and below 1"
+        )
 
 
 Named = Annotated[dict[str, Any], BeforeValidator(_named), Field(min_length=1)]
@@ -126,7 +197,8 @@ class Recipe(BaseModel):
     batch_size: int = Field(100, ge=1)
     patience: int = Field(0, ge=0, description="epochs without a better validation NLL before stopping; 0 is never")
     val_samples: int = Field(1, ge=1)
-    seed: int = Field(0, ge=0)
+    on_divergence: dict[str, Any] = Field({}, description="retries and factor: lower the rates, go on; none: stop")
+    seed: int = Field(0, ge=0, le=4_000_000_000)
     num_samples: int = Field(100, ge=1)
     device: str = "cpu"
     budget: Literal["cpu", "paper"] = "cpu"
@@ -139,6 +211,10 @@ class Recipe(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> "Recipe":
+        check_name(self.name)
+        _check_counts(dict(self))
+        for key in _COUNTED_IN:
+            _check_counts(getattr(self, key), f"{key}.")
         if (self.model is None) == (self.program is None):
             raise ValueError(
                 f"model={self.model!r}, program={self.program!r}: a recipe names a network (model) or a hand-written "
@@ -152,6 +228,7 @@ class Recipe(BaseModel):
             raise ValueError(f"patience={self.patience} needs validation rows: set val_fraction above 0")
         for key in ("prior", "likelihood", "guide", "method", "estimator", "schedule"):
             _check_named(getattr(self, key))
+        _check_on_divergence(self.on_divergence)
         if self.paper:
             self.changed({"budget": "paper"})
         return self
@@ -159,11 +236,13 @@ class Recipe(BaseModel):
     @classmethod
     def from_saved(cls, values: Mapping[str, Any]) -> "Recipe":
         """Validate a dictionary that this or an earlier version has saved."""
-        return cls.build(_with_new_keys(values, warn=False))
+        named = {"name": _as_name(values["name"])} if isinstance(values.get("name"), str) else {}
+        return cls.build({**_with_new_keys(values, warn=False), **named})
 
     @classmethod
     def build(cls, values: Mapping[str, Any]) -> "Recipe":
         """Validate a dictionary; an error is one line with the key, the value and what is allowed."""
+        check_plain(values, "the recipe")
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
@@ -177,7 +256,10 @@ class Recipe(BaseModel):
         :param variant: one of its variants, of which the recipe's name then speaks too.
         :param saved: whether an earlier version may have written it, so that old keys are no mistake of the user's.
         """
+        name = _as_name(name)
         values, variants = _read(text, name)
+        if saved and isinstance(values.get("name"), str):
+            values["name"] = _as_name(values["name"])
         values = _with_new_keys(values, warn=not saved)
         base = values.pop("base", None)
         if base is None:
@@ -333,10 +415,7 @@ def _known_base(base: Any, name: str) -> str:
 
 def _read(text: str, name: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Return a recipe's own values, and its variants, those of its base included."""
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"recipe {name!r} is not TOML: {error}") from None
+    values = _parsed(text, f"recipe {name!r}")
     own = values.pop("variants", {})
     values.pop("formerly", None)
     if not isinstance(own, Mapping) or not all(isinstance(changes, Mapping) for changes in own.values()):
@@ -349,6 +428,22 @@ def _read(text: str, name: str) -> tuple[dict[str, Any], dict[str, dict[str, Any
     return values, variants | {key: dict(changes) for key, changes in own.items()}
 
 
+def _parsed(text: str, what: str) -> dict[str, Any]:
+    """Return the values of a text of TOML."""
+    check_limit("recipe_bytes", len(text), f"characters of {what}")
+    for row, line in enumerate(text.splitlines()):
+        if line.count(".") > _DOTS_OF_A_LINE:
+            raise ValueError(f"{what}: line {row + 1} has more than {_DOTS_OF_A_LINE} dots: write it on several lines")
+    try:
+        values: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{what} is not TOML: {error}") from None
+    except (RecursionError, ValueError, OverflowError) as error:  # too deep; a number of too many digits; no such date
+        raise ValueError(f"{what} is not TOML: {type(error).__name__}, {str(error)[:80]}") from None
+    check_plain(values, what)
+    return values
+
+
 def _catalogued(name: str) -> str:
     return (files("pyro_bnn") / "recipes" / f"{name}.toml").read_text()
 
@@ -357,16 +452,16 @@ def _text_of(name: "str | Path") -> tuple[str, str]:
     """Return a recipe's TOML and its name, from the catalogue or a file."""
     if str(name).endswith(".toml"):
         path = Path(name)
-        if not path.is_file():
+        if "\0" in str(name) or not path.exists():
             raise FileNotFoundError(
                 f"no recipe file {path}; give an existing .toml or one of {', '.join(recipe_names())}"
             )
-        return path.read_text(), path.stem
+        return read_text(path, "recipe_bytes"), path.stem
     known = recipe_names()
     if name not in known:
         raise ValueError(
-            f"unknown recipe {str(name)!r}{_suggest(str(name), known)}; the recipes are {', '.join(known)}, "
-            f"or give a .toml file"
+            f"unknown recipe {str(name)!r}{_suggest(str(name), known)}; `pyro-bnn list recipes` shows the "
+            f"{len(known)} that there are, or give a .toml file"
         )
     return _catalogued(str(name)), str(name)
 
@@ -415,6 +510,15 @@ def find_recipe(name: "str | Path | Recipe", variant: str | None = None) -> Reci
     return Recipe.from_toml(text, title, variant=variant)
 
 
+def _value(text: str) -> Any:
+    """Return what the text of a `--set` stands for."""
+    if "{" in text and text.count(".") > _DOTS_OF_A_LINE:
+        raise ValueError(f"--set: a table with more than {_DOTS_OF_A_LINE} dots: write it into a .toml file")
+    check_limit("recipe_bytes", len(text), "characters of a --set")
+    values = tomllib.loads(f"v = {text}")
+    return values["v"] if len(values) == 1 else text.strip()
+
+
 def parse_settings(settings: list[str]) -> dict[str, Any]:
     """Read `key=value` arguments; a value is TOML where it can be (numbers, lists, true), else text."""
     parsed: dict[str, Any] = {}
@@ -423,7 +527,11 @@ def parse_settings(settings: list[str]) -> dict[str, Any]:
         if not equals or not key:
             raise ValueError(f"--set {setting!r} is not of the form key=value, e.g. --set optim.loc.lr=1e-3")
         try:
-            parsed[key.strip()] = tomllib.loads(f"v = {text}")["v"]
+            parsed[key.strip()] = _value(text)
         except tomllib.TOMLDecodeError:
             parsed[key.strip()] = text.strip()
+        except (RecursionError, ValueError, OverflowError) as error:
+            if is_own(error):
+                raise
+            raise ValueError(f"--set {setting[:80]!r} is no value: {type(error).__name__}") from None
     return parsed

@@ -26,8 +26,8 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "version": (set(), set()),
     "common": (set(), {"torch", "pyro"}),
     "registry": (set(), set()),
-    "recipe": (set(), {"pydantic", "tomli", "tomli_w"}),
-    "data": (set(), {"torch", "numpy", "torchvision"}),
+    "recipe": ({"common"}, {"pydantic", "tomli", "tomli_w"}),
+    "data": ({"common"}, {"torch", "numpy", "torchvision"}),
     "optim.torch_optim": (set(), {"torch"}),
     "optim.schedules": (set(), {"torch", "numpy", "matplotlib"}),
     "optim": ({"optim.torch_optim", "optim.schedules"}, {"torch", "pyro"}),
@@ -35,7 +35,7 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "models": ({"common", "registry"}, {"torch", "torchvision", "pyro"}),
     "guides": ({"common", "registry"}, {"torch", "pyro"}),
     "penalties": ({"common", "models", "registry"}, {"torch", "pyro", "matplotlib"}),
-    "inference": ({"common", "data"}, {"torch", "pyro", "numpy", "arviz", "matplotlib"}),
+    "inference": ({"common", "data"}, {"torch", "pyro", "safetensors", "numpy", "arviz", "matplotlib"}),
     "posterior": (
         {
             "common",
@@ -52,7 +52,7 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "analysis": ({"common", "inference", "analysis.scores.metrics", "posterior", "data", "version"}, None),
 }
 # where all rooms meet: they import everything, and only they and the lazy names of the package import them
-TOP = {"__init__", "__main__", "assemble", "cards", "cli", "methods", "runs", "studies"}
+TOP = {"__init__", "__main__", "assemble", "cards", "cli", "methods", "runs", "sklearn", "studies"}
 ON_DEMAND = {"arviz", "torchmetrics", "matplotlib", "jinja2", "torchvision", "PIL", "xarray", "h5netcdf", "zarr", "ray"}
 
 

@@ -29,6 +29,7 @@ from pyro.infer.autoguide import AutoDiagonalNormal, AutoNormal
 from torch import Tensor, nn
 
 from pyro_bnn.assemble import build_guide, build_model
+from pyro_bnn.common.manifest import MANIFEST, seal
 from pyro_bnn.data import Standardiser
 from pyro_bnn.guides import AutoMeanFieldNormal
 from pyro_bnn.inference.predictive import observation_log_prob, predictive_draws
@@ -299,7 +300,7 @@ def test_a_network_that_says_how_it_was_built_loads_on_its_own(case: str, store:
 
 def test_saved_are_two_files_of_tensors_and_text(tmp_path: Path) -> None:
     classifier().save(tmp_path / "p")
-    assert sorted(f.name for f in (tmp_path / "p").iterdir()) == sorted([DESCRIPTION, TENSORS])
+    assert sorted(f.name for f in (tmp_path / "p").iterdir()) == sorted([DESCRIPTION, TENSORS, MANIFEST])
     description = json.loads((tmp_path / "p" / DESCRIPTION).read_text())
     assert description["model"]["net"]["name"] == "MLP"
     assert description["guide"]["name"] == "AutoMeanFieldNormal"
@@ -438,6 +439,7 @@ def test_folders_that_hold_no_posterior_say_so(tmp_path: Path) -> None:
     classifier().save(tmp_path / "p")
     description = json.loads((tmp_path / "p" / DESCRIPTION).read_text())
     (tmp_path / "p" / DESCRIPTION).write_text(json.dumps({**description, "format": 99}))
+    seal(tmp_path / "p")
     with pytest.raises(ValueError, match="format 99; this version reads format 1"):
         Posterior.load(tmp_path / "p")
 

@@ -36,8 +36,9 @@ def test_a_run_folder_holds_everything(tmp_path: Path) -> None:
     assert {
         "recipe.toml",
         "metrics.jsonl",
-        "checkpoint/last.pt",
-        "checkpoint/best.pt",
+        "checkpoint/epoch-1/state.safetensors",
+        "checkpoint/epoch-2/state.json",
+        "manifest.json",
         "posterior.safetensors",
         "posterior.json",
         "results.json",
@@ -358,7 +359,7 @@ def test_ctrl_c_leaves_a_whole_folder(tmp_path: Path) -> None:
         preexec_fn=_take_interrupts,
     )
     deadline = time.monotonic() + 120
-    while not (tmp_path / "run" / "checkpoint" / "last.pt").exists():
+    while not (tmp_path / "run" / "checkpoint" / "epoch-1" / "manifest.json").exists():
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.05)

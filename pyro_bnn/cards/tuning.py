@@ -5,13 +5,13 @@ The number of settings tried belongs to a result: the more, the better the best 
 was finished or not: what was given up is known by its recipe and its history.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
+from pyro_bnn.common.reading import read_json_lines
 from pyro_bnn.recipe import Recipe, find_recipe
 
 __all__ = ["leaves", "setting", "settings_tried"]
@@ -56,7 +56,7 @@ def _read(folder: Path) -> tuple[Recipe, list[dict[str, Any]]]:
     missing = [path.name for path in (recipe, history) if not path.is_file()]
     if missing:
         raise ValueError(f"{folder} has no {' and no '.join(missing)}: give the folder of a run")
-    return find_recipe(recipe), [json.loads(line) for line in history.read_text().splitlines()]
+    return find_recipe(recipe), read_json_lines(history)
 
 
 def settings_tried(

@@ -11,17 +11,16 @@ global state is left alone. `Job` is for a fit: it goes on with the random state
 other threads draw meanwhile changes nothing in it.
 """
 
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import ParamSpec, TypeVar, final
 
 import torch
 from pyro.poutine.runtime import _PYRO_STACK
 
+from pyro_bnn.common.interrupts import hold_interrupts
 from pyro_bnn.common.randomness import RandomState
 
 __all__ = ["Job", "OwnRandomness", "alone", "hold_interrupts", "in_turn"]
@@ -32,37 +31,6 @@ R = TypeVar("R")
 _LOCK = threading.RLock()
 _PAUSE = 2e-4
 """Seconds in which a thread that waits can take the lock from one that has turn after turn."""
-
-
-@contextmanager
-def hold_interrupts(*, insist: bool = False) -> Iterator[None]:
-    """
-    Let a Ctrl-C within the block take effect at its end, and with `insist` a second one at once.
-
-    Only the main thread receives interrupts, and only Python's own handling of them is put off.
-    """
-    usual = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or usual is not signal.default_int_handler:
-        yield
-        return
-    held: list[tuple[int, FrameType | None]] = []
-
-    def hold(number: int, frame: FrameType | None) -> None:
-        held.append((number, frame))
-        if insist and len(held) > 1:
-            held.clear()
-            signal.default_int_handler(number, frame)
-
-    try:
-        signal.signal(signal.SIGINT, hold)
-        yield
-    finally:
-        try:
-            signal.signal(signal.SIGINT, usual)
-        finally:
-            signal.signal(signal.SIGINT, usual)
-    if held:
-        signal.default_int_handler(*held[-1])
 
 
 @final

@@ -1,12 +1,12 @@
 """What is asked of data at the door. Each check names the value, what is allowed and the remedy in one line."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
-__all__ = ["check_finite", "check_labels", "check_weights", "check_weights_shape", "suggest"]
+__all__ = ["check_class_names", "check_finite", "check_labels", "check_weights", "check_weights_shape", "suggest"]
 
 
 def check_finite(values: Tensor, name: str) -> None:
@@ -71,6 +71,15 @@ def check_labels(labels: Tensor, name: str, num_classes: int | None = None, *, e
         if k < 2:
             raise ValueError(f"{name} holds the single class 0; classification needs at least two classes")
     return k
+
+
+def check_class_names(names: Sequence[str], where: str) -> None:
+    """Refuse two classes of one name: what is said about classes is said by name."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{where} gives two classes the name {name!r:.80}: give each class a name of its own")
+        seen.add(name)
 
 
 def suggest(value: str, known: Iterable[str]) -> str:

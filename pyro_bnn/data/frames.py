@@ -19,6 +19,7 @@ import csv
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -26,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pyro_bnn.common.reading import open_file
 from pyro_bnn.data.arrays import Frame, frame_columns, missing_entries, numbers_of
 from pyro_bnn.data.checks import check_weights, suggest
 from pyro_bnn.data.split import Split
@@ -225,10 +227,10 @@ def _split(table: Table) -> Split:
 
 def _csv_columns(path: Path, delimiter: str | None) -> dict[str, Array]:
     """Return the columns of a CSV file by name: numbers where all values are numbers or missing, else text."""
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"no data file {path}; give the path of a CSV file whose first line names the columns")
     try:
-        with path.open(newline="", encoding="utf-8-sig") as handle:
+        with open_file(path, "csv_bytes") as file, TextIOWrapper(file, "utf-8-sig", newline="") as handle:
             if delimiter is None:
                 first = handle.readline()
                 delimiter = "\t" if path.suffix.lower() == ".tsv" else max(_DELIMITERS, key=first.count)

@@ -13,9 +13,6 @@ both with optional class_names (K strings) and task ("classification" or "regres
 
 import os
 import tempfile
-import zipfile
-import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -25,6 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyro_bnn.data.checks import suggest
+from pyro_bnn.data.kept import arrays_of
+from pyro_bnn.data.npz import Archive
 
 __all__ = ["DATASETS", "Source", "data_root", "read_source"]
 
@@ -58,6 +57,7 @@ _CLASS_NAMES = {
 _PARTS = ("x_train", "y_train", "x_test", "y_test")
 _TABLE = ("x", "y", "split")
 _OPTIONAL = ("class_names", "task")
+_REMEDY = "write it with numpy.savez(path, x_train=..., y_train=..., x_test=..., y_test=...), numbers only"
 
 
 @final
@@ -113,43 +113,46 @@ def read_source(
     return replace(source, name=name, class_names=source.class_names or _CLASS_NAMES.get(name))
 
 
+def _checked(path: Path) -> dict[str, Array]:
+    """Return the arrays of a file whose names are those of one of the two layouts."""
+    with Archive(path, _REMEDY) as archive:
+        layout = _TABLE if "split" in archive.names or "x" in archive.names else _PARTS
+        weights = "weights" if layout is _TABLE else "weights_train"
+        allowed = (*layout, weights, *_OPTIONAL)
+        missing = [key for key in layout if key not in archive.names]
+        unknown = [key for key in archive.names if key not in allowed]
+        if missing or unknown:
+            complaint = f"lacks {', '.join(missing)}" if missing else f"has the unknown key {unknown[0]!r}"
+            held = ", ".join(archive.names[:20]) or "nothing"
+            raise ValueError(
+                f"{path} {complaint} (it holds {held}); allowed are {', '.join(_PARTS)} and "
+                f"optional weights_train, or {', '.join(_TABLE)} and optional weights, both with optional "
+                f"{', '.join(_OPTIONAL)}: rename or remove arrays"
+            )
+        return archive.read_all(archive.names)
+
+
 def _read_npz(path: Path, split: int | None) -> Source:
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"no data file {path}; give the path of a .npz with the keys {', '.join(_PARTS)}")
-    try:
-        with path.open("rb") as handle:  # opened here, because np.load leaves a broken file open
-            file = np.load(handle, allow_pickle=False)
-            if not isinstance(file, Mapping):
-                raise ValueError("it is a single array")
-            arrays = {key: file[key] for key in file}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(
-            f"{path} cannot be read as .npz ({error}); write it with numpy.savez(path, x_train=..., y_train=..., "
-            "x_test=..., y_test=...), numbers only"
-        ) from error
-    layout = _TABLE if "split" in arrays or "x" in arrays else _PARTS
-    weights = "weights" if layout is _TABLE else "weights_train"
-    allowed = (*layout, weights, *_OPTIONAL)
-    missing = [key for key in layout if key not in arrays]
-    unknown = [key for key in arrays if key not in allowed]
-    if missing or unknown:
-        complaint = f"lacks {', '.join(missing)}" if missing else f"has the unknown key {unknown[0]!r}"
-        raise ValueError(
-            f"{path} {complaint} (it holds {', '.join(arrays) or 'nothing'}); allowed are {', '.join(_PARTS)} and "
-            f"optional weights_train, or {', '.join(_TABLE)} and optional weights, both with optional "
-            f"{', '.join(_OPTIONAL)}: rename or remove arrays"
-        )
+    arrays = arrays_of(path, _checked)
+    layout = _TABLE if "split" in arrays else _PARTS
+    names = arrays.get("class_names")
+    if names is not None and names.size > arrays[layout[0]].size:
+        raise ValueError(f"{path} holds {names.size} class_names, more than there are values: give K words")
     if layout is _TABLE:
         arrays = _apply_split(arrays, split, path)
     elif split is not None:
         raise ValueError(f"split={split} was given, but {path} stores one split (x_train, x_test): leave split out")
-    names = arrays.get("class_names")
     return Source(
         name=path.stem,
-        **{part: arrays[part] for part in _PARTS},
+        x_train=arrays["x_train"],
+        y_train=arrays["y_train"],
+        x_test=arrays["x_test"],
+        y_test=arrays["y_test"],
         weights_train=arrays.get("weights_train"),
         class_names=None if names is None else tuple(str(n) for n in names.reshape(-1)),
-        task=str(arrays["task"]) if "task" in arrays else None,
+        task=str(arrays["task"])[:80] if "task" in arrays else None,
     )
 
 

@@ -22,6 +22,7 @@ from pyro_bnn.common.randomness import RandomState
 from pyro_bnn.common.turns import Job
 from pyro_bnn.data.standardise import Standardiser
 from pyro_bnn.inference.checkpoint import parameters_of, restore_parameters
+from pyro_bnn.inference.divergence import what_diverged
 from pyro_bnn.inference.elbo import TraceScoreFunction_ELBO
 from pyro_bnn.inference.fitted import Fitted
 
@@ -108,9 +109,11 @@ class FitState:
             getattr(callback, event)(self)
 
     def diverged(self, what: str) -> Diverged:
-        """Return the error that says so, and what to do."""
+        """Return the error that says so, where it shows, and what to do."""
+        rates = self.optim.learning_rates() if isinstance(self.optim, Scheduled) else {}
+        where = what_diverged(self.guide, relative(self.parameters, self.model, self.guide), rates)
         remedy = "lower the learning rate, start with a smaller sigma, or standardise the inputs"
-        return Diverged(f"{what} (epoch {self.epoch + 1}): {remedy}")
+        return Diverged(f"{what} (epoch {self.epoch + 1}), where {where}: {remedy}")
 
     def end_epoch(self, line: dict[str, Any], monitor: str, patience: int | None) -> None:
         """Take up an epoch's line; remember the best, and stop if there has been none for `patience` epochs."""

@@ -5,6 +5,7 @@ One optimization step on one minibatch, with any ELBO.
 it records one; see :mod:`pyro_bnn.inference.graph`.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -16,6 +17,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from pyro_bnn.common.sites import leaf_of
+from pyro_bnn.inference.divergence import NotFinite
 from pyro_bnn.inference.fit_state import Callback
 from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
 from pyro_bnn.inference.graph.origin import is_library
@@ -62,6 +64,8 @@ class MinibatchStep:
         """Take one step; return the batch's loss and NLL, per datum."""
         with self.per_datum, scale_kl(kl_weight):
             loss, nll, params = self._tensors(batch) if self.flat else self._traced(batch)
+        if loss.device.type == "cpu" and not math.isfinite(loss):  # elsewhere to look is to wait
+            raise NotFinite(str(float(loss)))
         self.optim(params)
         for parameter in params:
             parameter.grad = None

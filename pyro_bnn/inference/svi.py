@@ -30,6 +30,7 @@ from pyro_bnn.data.split import Split
 from pyro_bnn.data.streams import Rows, Stream
 from pyro_bnn.inference.checkpoint import loose_tensors
 from pyro_bnn.inference.checks import check_arguments, validate_first_only
+from pyro_bnn.inference.divergence import NotFinite
 from pyro_bnn.inference.door import Admitted, Standardise, admit
 from pyro_bnn.inference.elbo import TraceColdPosterior_ELBO
 from pyro_bnn.inference.fit_state import Callback, Diverged, FitResult, FitState, Scheduled, owned, relative
@@ -40,6 +41,7 @@ from pyro_bnn.inference.kl import KLWeight, kl_divergence, uniform
 from pyro_bnn.inference.minibatch import MinibatchStep, between_steps_is_library
 from pyro_bnn.inference.missing import MaskMissing, any_missing
 from pyro_bnn.inference.predictive import ClassDraw, observation_log_prob, predictive_draws
+from pyro_bnn.inference.progress import bar_for
 
 __all__ = ["Callback", "Diverged", "FitResult", "FitState", "MinibatchStep", "fit", "validate"]
 
@@ -71,6 +73,7 @@ def fit(
     val_samples: int = 1,
     device: torch.device | str | None = None,
     resume: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
 ) -> FitResult:
     """
     Train a guide (and the model's own parameters) by stochastic variational inference.
@@ -98,6 +101,7 @@ def fit(
     :param val_samples: draws per row when scoring validation.
     :param device: where to put rows and programs; default where they are.
     :param resume: the `state_dict` of an earlier fit's FitState, to go on from.
+    :param progress: whether to show a bar on stderr; default where that is a terminal.
 
     >>> import torch
     >>> from pyro_bnn.guides import AutoMeanFieldNormal
@@ -117,6 +121,7 @@ def fit(
     elbo = FlatMeanField_ELBO() if elbo is None else elbo
     kl = uniform() if kl is None else kl
     check_arguments(epochs, optim, elbo, val, monitor, patience)
+    callbacks = [*callbacks, *bar_for(progress, callbacks)]
     job = Job()
     _make_ready(model, guide, device, seed, job)
     rows = job.run(
@@ -265,7 +270,10 @@ def _epoch(
         if augment is not None:
             batch = (state.job.run(augment, batch[0]), *batch[1:])
         with state.job.turn(), _masked(stream, batch[1]):
-            loss, nll = step(w, batch)
+            try:
+                loss, nll = step(w, batch)
+            except NotFinite as error:
+                raise state.diverged(f"the loss is {error} at step {state.step + 1}") from None
         if b == 0:
             stop_validating()
         losses.append(loss)

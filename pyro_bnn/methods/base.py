@@ -11,24 +11,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import torch
 from pyro.optim import PyroOptim
 
-from pyro_bnn.common.files import write_text
+from pyro_bnn.common.files import make_folder, write_text
 from pyro_bnn.data.split import Split
 from pyro_bnn.data.standardise import plain
 from pyro_bnn.guides import AutoPoint
 from pyro_bnn.inference.checkpoint import (
     hold_interrupts,
-    load_state,
+    newest_state,
     parameters_of,
     restore_parameters,
-    save_state,
+    save_state_of_epoch,
 )
 from pyro_bnn.inference.kl import KLWeight
 from pyro_bnn.inference.svi import Callback, FitResult, FitState, fit
+from pyro_bnn.optim import PerSite
 from pyro_bnn.recipe import Recipe
 from pyro_bnn.registry import look_up
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pyro_bnn.assemble import Assembly
 
 __all__ = [
+    "HISTORY",
     "INTERRUPTED",
     "Outcome",
     "RunFolder",
@@ -44,7 +46,10 @@ __all__ = [
     "check_count",
     "check_epochs",
     "check_number",
+    "checkpoints",
+    "history_text",
     "labelled",
+    "make_folder_below",
     "refuse_patience",
     "steps_per_epoch",
     "write_history",
@@ -52,45 +57,77 @@ __all__ = [
 
 
 INTERRUPTED = "interrupted"
+HISTORY = "metrics.jsonl"
 
 
 # -- the run folder ------------------------------------------------------------------------------------------------
 
 
-def write_history(folder: Path, recipe: Recipe, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Write the resolved recipe and the lines so far."""
-    write_text(folder / "recipe.toml", recipe.to_toml())
-    write_text(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+def write_history(folder: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Write the lines so far."""
+    write_text(folder / HISTORY, history_text(lines), sync=False)
+
+
+def history_text(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return lines as they are written, one JSON object each."""
+    return "".join(json.dumps(line) + "\n" for line in lines)
 
 
 @final
 class RunFolder(Callback):
     """
-    Keep a run folder up to date: the recipe, a line per epoch, the last state and the best on validation.
+    Keep a run folder up to date: the state after every epoch, and a line for each.
 
-    :param part: the name of the unit of work, whose checkpoint is in a folder of its own; "" if there is a single unit.
+    :param run: the hash of the run's recipe, which the states carry.
+    :param part: the name of the unit of work, whose states are in a folder of their own; "" if there is a single unit.
     :param before: the lines of the units before it.
     """
 
-    def __init__(self, path: Path, recipe: Recipe, part: str = "", before: Sequence[Mapping[str, Any]] = ()) -> None:
+    def __init__(self, path: Path, run: str, part: str = "", before: Sequence[Mapping[str, Any]] = ()) -> None:
         self.path = path
-        self.recipe = recipe
+        self.run = run
         self.before = list(before)
         self.part = part
 
     @property
     def checkpoint(self) -> Path:
         """The folder of the states."""
-        return self.path / "checkpoint" / self.part
+        return checkpoints(self.path, self.part)
 
     def epoch(self, state: FitState) -> None:
         """Write the epoch, all of it."""
         with hold_interrupts():
-            write_history(self.path, self.recipe, [*self.before, *labelled(state.history, self.part)])
-            if state.best is None or state.best["epoch"] == state.epoch:
-                best = parameters_of(state.model, state.guide, state.store_names)
-                save_state(self.checkpoint / "best.pt", {"epoch": state.epoch, "parameters": best})
-            save_state(self.checkpoint / "last.pt", state.state_dict())
+            make_folder_below(self.path, self.checkpoint)
+            save_state_of_epoch(self.checkpoint, state.epoch, state.state_dict(), run=self.run, part=self.part)
+            write_history(self.path, [*self.before, *labelled(state.history, self.part)])
+
+
+def checkpoints(run: Path, part: str = "") -> Path:
+    """Return the folder of the states of a run, or of a unit of its work."""
+    return run / "checkpoint" / part if part else run / "checkpoint"
+
+
+def make_folder_below(run: Path, folder: Path) -> None:
+    """Make a folder inside a run folder; one that has gone meanwhile is not made again, and a link is not followed."""
+    if not run.is_dir():
+        raise FileNotFoundError(f"the run folder {run} is gone")
+    make_folder(folder)
+    if folder.resolve() != run.resolve() / folder.relative_to(run):
+        raise ValueError(f"{folder} leads out of the run folder, by a link: remove it")
+
+
+@final
+class _NewRates(Callback):
+    """Put other learning rates in force when a fit goes on, by group."""
+
+    def __init__(self, optim: PyroOptim) -> None:
+        groups = optim.groups if isinstance(optim, PerSite) else {}
+        self.rates = {name: group.base_learning_rate() for name, group in groups.items()}
+
+    def start(self, state: FitState) -> None:
+        """Set the rates, after the state of the fit has brought its own."""
+        for name, rate in self.rates.items():
+            cast(PerSite, state.optim).set_learning_rate(rate, name)
 
 
 def labelled(lines: Sequence[Mapping[str, Any]], part: str) -> list[dict[str, Any]]:
@@ -148,6 +185,7 @@ class Work:
     :param folder: the run folder, if anything is kept.
     :param callbacks: what every fit calls.
     :param part: the unit of work this is.
+    :param runs: the hash of the run's recipe, and of those it had before its rates were changed.
     """
 
     parts: "Assembly"
@@ -156,6 +194,7 @@ class Work:
     callbacks: Sequence[Callback] = ()
     part: str = ""
     history: list[dict[str, Any]] = field(default_factory=list)
+    runs: tuple[str, ...] = ("",)
 
     @property
     def recipe(self) -> Recipe:
@@ -185,18 +224,20 @@ class Work:
     ) -> FitResult:
         """Train `guide` as the recipe says, going on from its checkpoint, if it exists."""
         parts, recipe = self.parts, self.recipe
-        best = _Best()
+        best, optim = _Best(), parts.optimizer(guide) if optim is None else optim
         watchers: list[Callback] = [*([best] if keep_best else []), *callbacks]
         saved = None
         if self.folder is not None:
-            keeper = RunFolder(self.folder, self.run, self.part, self.history)
+            keeper = RunFolder(self.folder, self.runs[0], self.part, self.history)
             watchers.append(keeper)
-            if (keeper.checkpoint / "last.pt").is_file():
-                saved = load_state(keeper.checkpoint / "last.pt")
+            found = newest_state(keeper.checkpoint, self.runs, self.part)
+            saved = None if found is None else found[0]
+            if found is not None and found[1] != self.runs[0]:
+                watchers.append(_NewRates(optim))
         result = fit(
             parts.model,
             guide,
-            parts.optimizer(guide) if optim is None else optim,
+            optim,
             parts.data.train,
             epochs=recipe.epochs,
             batch_size=recipe.batch_size if batch_size is None else batch_size,
@@ -210,6 +251,7 @@ class Work:
             val_samples=recipe.val_samples,
             device=recipe.device,
             resume=saved,
+            progress=False,
         )
         if best.parameters is not None:
             restore_parameters(parts.model, guide, best.parameters)

@@ -1,18 +1,20 @@
 """The draws of Hamiltonian chains: NUTS and HMC, and whether they may stand for the posterior."""
 
+import logging
 import math
 import time
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import torch
 
+from pyro_bnn.common.manifest import Damaged, is_sealed
 from pyro_bnn.guides import AutoPoint, StoredDraws
-from pyro_bnn.inference.checkpoint import load_state, save_state
+from pyro_bnn.inference.checkpoint import load_state, older_version, save_state
 from pyro_bnn.inference.predictive import predictive_draws
+from pyro_bnn.inference.progress import ProgressBar, ProgressLine
 from pyro_bnn.inference.samplers.mcmc import MIN_CHAINS, MIN_DRAWS, check_sampled, convergence, run_chain
 from pyro_bnn.methods.base import (
     INTERRUPTED,
@@ -21,6 +23,8 @@ from pyro_bnn.methods.base import (
     Work,
     check_count,
     check_number,
+    checkpoints,
+    make_folder_below,
     recipe_point,
     write_history,
 )
@@ -28,6 +32,8 @@ from pyro_bnn.recipe import Recipe
 
 if TYPE_CHECKING:
     from pyro_bnn.assemble import Assembly
+
+log = logging.getLogger(__name__)
 
 __all__ = ["Hamiltonian", "Hmc", "Nuts"]
 
@@ -71,33 +77,58 @@ class Hamiltonian(Method, ABC):
     def run(self, work: Work, kernel: Literal["nuts", "hmc"], **numbers: Any) -> Outcome:
         """Run the chains, each kept in the run folder when it is done, and judge them by what they predict."""
         parts = work.parts
-        chains, history, seconds = [], list(work.history), 0.0
+        chains, stats, history, seconds = [], [], list(work.history), 0.0
         for c in range(self.chains):
-            kept = None if work.folder is None else work.folder / "checkpoint" / work.part / f"chain-{c + 1}.pt"
-            held = kept is not None and kept.is_file()
             try:
-                done = load_state(cast(Path, kept)) if held else self._chain(work, c, kernel, numbers)
+                done = self._kept_chain(work, c, kernel, numbers)
             except KeyboardInterrupt:
                 return Outcome(None, history, None, INTERRUPTED, seconds)
             chains.append(done["samples"])
+            stats.append(done.get("stats"))  # none in what an earlier version left
             seconds += done["line"]["seconds"]
             history.append({**done["line"], "seconds": seconds})
-            if kept is not None and work.folder is not None and not held:
-                save_state(kept, done)
-                write_history(work.folder, work.run, history)
+            if work.folder is not None:
+                write_history(work.folder, history)
+        noted = [s for s in stats if s is not None]
+        names = list(noted[0]) if len(noted) == self.chains else []
         guide = StoredDraws(
-            parts.model, num_draws=self.chains * self.draws, chains=self.chains, kind=kernel, states=False
+            parts.model, num_draws=self.chains * self.draws, chains=self.chains, kind=kernel, states=False, stats=names
         )
         with torch.no_grad():
             flat = torch.cat([guide.flatten(samples) for samples in chains])  # (chains draws, P)
             guide.draws.copy_(flat)
+            for name in names:
+                guide.get_buffer(f"stat_{name}").copy_(torch.cat([s[name] for s in noted]))
         facts = {"divergences": sum(line["divergences"] for line in history)}
         facts |= _convergence(work, guide)
         return Outcome(guide, history, None, f"all {self.chains} chains done", seconds, facts)
 
+    def _kept_chain(
+        self, work: Work, c: int, kernel: Literal["nuts", "hmc"], numbers: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return a chain, from the run folder if it was finished before."""
+        if work.folder is None:
+            return self._chain(work, c, kernel, numbers)
+        folder, part = checkpoints(work.folder, work.part), f"{work.part}/chain-{c + 1}".strip("/")
+        kept = folder / f"chain-{c + 1}"
+        if kept.with_suffix(".pt").is_file():
+            raise older_version(kept.with_suffix(".pt"))
+        if is_sealed(kept):
+            try:
+                return load_state(kept, runs=work.runs, part=part)
+            except Damaged as error:
+                log.warning("%s; it is drawn again", str(error).partition(";")[0])
+        done = self._chain(work, c, kernel, numbers)
+        make_folder_below(work.folder, folder)
+        save_state(kept, done, run=work.runs[0], part=part)
+        return done
+
     def _chain(self, work: Work, c: int, kernel: Literal["nuts", "hmc"], numbers: Mapping[str, Any]) -> dict[str, Any]:
         recipe = work.recipe
         started = time.perf_counter()
+        shown = [one for one in work.callbacks if isinstance(one, ProgressBar) and one.is_shown]
+        words, total = f"chain {c + 1} of {self.chains}, draw", self.warmup + self.draws
+        bar = ProgressLine(words, total, shown[0].stream) if shown else None
         chain = run_chain(
             work.parts.model,
             work.rows.to("cpu"),
@@ -108,8 +139,11 @@ class Hamiltonian(Method, ABC):
             eta=recipe.eta,
             temperature=recipe.temperature,
             target_accept=self.target_accept,
+            hook=None if bar is None else lambda _: bar.advance(),
             **numbers,
         )
+        if bar is not None:
+            bar.end()
         line = {
             "chain": c + 1,
             "divergences": chain.divergences,
@@ -117,7 +151,8 @@ class Hamiltonian(Method, ABC):
             "step_size": chain.step_size,
             "seconds": time.perf_counter() - started,
         }
-        return {"samples": chain.samples, "line": line}
+        stats = {"energy": chain.energy, "diverging": chain.diverging}
+        return {"samples": chain.samples, "stats": stats, "line": line}
 
 
 def _convergence(work: Work, guide: StoredDraws, rows: int = 50) -> dict[str, Any]:

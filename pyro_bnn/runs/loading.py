@@ -5,6 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from pyro_bnn.common.errors import border
 from pyro_bnn.posterior import Posterior, describe
 from pyro_bnn.recipe import Recipe
 from pyro_bnn.registry import find_saved
@@ -24,6 +25,8 @@ def shipped_posteriors() -> list[str]:
 def posterior_folder(path: str | Path) -> Path:
     """Return the folder of a posterior: a run folder, one that `Posterior.save` wrote, or that of a shipped name."""
     name, folder = str(path), Path(path)
+    if not name or "\0" in name:
+        raise ValueError(f"{name!r} is no folder: give a run folder or the name of a shipped posterior")
     if folder.exists():
         return folder
     if name not in shipped_posteriors():
@@ -58,9 +61,14 @@ def _program(folder: Path, trust: Collection[str]) -> Any:
         return None
     from pyro_bnn.assemble import build_named_model
 
+    with border(f"the recipe of {folder} cannot be read", "pass the program as model="):
+        return _named_program(info, trust, build_named_model)
+
+
+def _named_program(info: Mapping[str, Any], trust: Collection[str], build: Callable[[Recipe, int], Any]) -> Any:
     recipe = Recipe.from_saved(info["recipe"])
     named = [recipe.program] if recipe.program else [recipe.model, recipe.prior["name"], recipe.likelihood["name"]]
     for name in named:
         if name is not None and ":" in name:
             find_saved(name, trust=trust)
-    return build_named_model(recipe, info["num_data"])
+    return build(recipe, info["num_data"])

@@ -3,13 +3,14 @@ Predictions for files: arrays and images from disk, and what a posterior says ab
 
     .npy              one array
     .npz              its array `x`, else `x_test`, else its only one
-    .png .jpg .jpeg   one image
+    .png .jpg .jpeg   one image, in PNG or JPEG
     a folder          all its images, by name
 
 Arrays may hold one input or many; images may come as (H, W), (N, H, W), channels first or last. Values in uint8 are
-divided by 255, as they are when training; others are taken as they are. Everything is then standardised with the
-statistics of the training rows; an array that is standardised already says so with `standardised=True`, and one that
-looks so without saying it is refused. An answer whose probability is below the threshold is "don't know".
+divided by 255, as they are when training, and grey images of 16 bits by 65535; others are taken as they are. Everything
+is then standardised with the statistics of the training rows; an array that is standardised already says so with
+`standardised=True`, and one that looks so without saying it is refused. An answer whose probability is below the
+threshold is "don't know".
 """
 
 from collections.abc import Sequence
@@ -23,6 +24,10 @@ from torch import Tensor
 
 from pyro_bnn.analysis.scores.intervals import predictive_interval
 from pyro_bnn.analysis.scores.ood import accumulate
+from pyro_bnn.common.errors import border
+from pyro_bnn.common.limits import check_limit
+from pyro_bnn.common.reading import open_file
+from pyro_bnn.data.npz import Archive, read_npy
 from pyro_bnn.data.standardise import Standardiser
 from pyro_bnn.posterior import Posterior, looks_standardised
 
@@ -37,13 +42,18 @@ _IMAGES = (".png", ".jpg", ".jpeg")
 
 def read_inputs(path: str | Path, input_shape: Sequence[int]) -> tuple[list[str], Tensor]:
     """Return names and raw inputs (N, *input_shape) of a file or a folder of images."""
+    if str(path) in ("", "."):
+        raise ValueError(
+            f"{str(path)!r} is no file: give an .npz, .npy or image file, or a folder of images by its name"
+        )
     path, shape = Path(path), tuple(input_shape)
     if path.is_dir():
         files = sorted(p for p in path.iterdir() if p.suffix.lower() in _IMAGES)
+        check_limit("image_files", len(files), f"images in {path}")
         if not files:
             raise ValueError(f"{path} holds no image: put {', '.join(_IMAGES)} files there, or give a file")
         return [p.name for p in files], torch.cat([_scaled(_image(p, shape), shape, p) for p in files])
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"no file {path}: give an .npz, .npy or image file, or a folder of images")
     suffix = path.suffix.lower()
     if suffix in _IMAGES:
@@ -55,37 +65,37 @@ def read_inputs(path: str | Path, input_shape: Sequence[int]) -> tuple[list[str]
 
 
 def _array(path: Path) -> Array:
-    arrays: dict[str, Array]
-    try:
-        with path.open("rb") as handle:
-            loaded = np.load(handle, allow_pickle=False)
-            arrays = {"x": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
-    except (ValueError, OSError, EOFError) as error:
-        raise ValueError(f"{path} cannot be read ({error}): write it with numpy.save or numpy.savez") from error
-    for name in ("x", "x_test"):
-        if name in arrays:
-            return arrays[name]
-    if len(arrays) != 1:
-        raise ValueError(f"{path} holds {', '.join(arrays) or 'nothing'}: name the array of inputs 'x'")
-    return next(iter(arrays.values()))
+    """Return the array of inputs in a file; what else an archive holds is not read."""
+    if path.suffix.lower() == ".npy":
+        return read_npy(path)
+    with Archive(path) as archive:
+        for name in ("x", "x_test"):
+            if name in archive.names:
+                return archive.read(name)
+        if len(archive.names) != 1:
+            held = ", ".join(archive.names[:20]) or "nothing"
+            raise ValueError(f"{path} holds {held}: name the array of inputs 'x'")
+        return archive.read(archive.names[0])
 
 
 def _image(path: Path, shape: tuple[int, ...]) -> Array:
-    from PIL import Image, UnidentifiedImageError
+    """Return the pixels (H, W) or (H, W, 3) of an image in 8 bits, or in [0, 1] where it has 16."""
+    from PIL import Image
 
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise ValueError(f"{path} is an image, but this posterior takes inputs of shape {shape}: give .npy or .npz")
-    try:
-        with Image.open(path) as image:
-            pixels = np.asarray(image.convert("L" if shape[0] == 1 else "RGB"))
-    except (UnidentifiedImageError, OSError) as error:
-        raise ValueError(f"{path} cannot be read as an image ({error}): save it again as PNG") from error
-    height, width = pixels.shape[:2]
-    if (height, width) != shape[1:]:
-        raise ValueError(
-            f"{path.name} is {width} x {height} pixels; this posterior takes {shape[2]} x {shape[1]}: resize it first"
-        )
-    return pixels
+    unread = border(f"{path} cannot be read as an image", "save it again as PNG")
+    with open_file(path) as file, unread, Image.open(file, formats=("PNG", "JPEG")) as image:
+        width, height = image.size
+        if (height, width) != shape[1:]:  # known before a pixel is inflated
+            raise ValueError(
+                f"{path.name} is {width} x {height} pixels; this posterior takes {shape[2]} x {shape[1]}: resize it "
+                "first"
+            )
+        if image.mode.startswith("I"):  # 16 bits of grey, which convert("L") would cut off at 255
+            grey = np.asarray(image).astype(np.float32) / 65535
+            return grey if shape[0] == 1 else np.repeat(grey[:, :, None], 3, axis=2)
+        return np.asarray(image.convert("L" if shape[0] == 1 else "RGB"))
 
 
 def _scaled(values: Array, shape: tuple[int, ...], path: Path) -> Tensor:

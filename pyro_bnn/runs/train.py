@@ -1,16 +1,19 @@
 """
 Train a recipe and leave a run folder.
 
-It holds `recipe.toml` (resolved: no default left implicit), `metrics.jsonl` (a line per epoch), `checkpoint/` (last and
-best on validation), `posterior.safetensors` with `posterior.json`, `results.json`, and what people look at:
-`posterior.nc` for ArviZ and `report.html`. Everything is built and checked before the folder exists, and every file is
-replaced in one step.
+It holds `recipe.toml` (resolved: no default left implicit), `metrics.jsonl` (a line per epoch), `checkpoint/` (the last
+two states), `posterior.safetensors` with `posterior.json`, `results.json`, and what people look at: `posterior.nc` for
+ArviZ and `report.html`; `changes.json`, if learning rates were changed on the way; and `manifest.json`, with the size
+and SHA-256 of each. Everything is built and checked before the folder is made, the posterior is written before it is
+scored, and what is written is whole or not there: the run can be taken up from wherever it was killed.
 """
 
 import json
+import logging
 import platform
+import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,18 +25,29 @@ import torch
 from pyro_bnn.analysis.arviz import draws_of
 from pyro_bnn.analysis.scores.evaluation import Evaluation, evaluate_rows
 from pyro_bnn.assemble import Assembly, assemble, load_rows
-from pyro_bnn.common.files import write_text
+from pyro_bnn.common.errors import border
 from pyro_bnn.common.machine import cpu_name
+from pyro_bnn.common.manifest import damaged, read_listed, staged
+from pyro_bnn.common.reading import parse_json, parse_json_lines
+from pyro_bnn.common.turns import hold_interrupts
 from pyro_bnn.data import Data
+from pyro_bnn.inference.fit_state import Diverged
 from pyro_bnn.inference.svi import Callback
 from pyro_bnn.methods import Work
+from pyro_bnn.methods.base import HISTORY, history_text
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.recipe import Recipe, find_recipe
 from pyro_bnn.registry import find_saved, look_up
+from pyro_bnn.runs.doubts import doubts
+from pyro_bnn.runs.folder import RECIPE, RESULTS, RESUMED, Place, change_of, taken, with_rates
 from pyro_bnn.runs.loading import load
 from pyro_bnn.version import __version__
 
-__all__ = ["Run", "evaluate", "train"]
+__all__ = ["Run", "evaluate", "resuming", "train"]
+
+log = logging.getLogger(__name__)
+
+ARVIZ, REPORT = "posterior.nc", "report.html"
 
 
 def _info(parts: Assembly) -> dict[str, Any]:
@@ -66,27 +80,13 @@ class Run:
     finished: bool = True
 
 
-def _held_recipe(path: Path) -> Recipe | None:
-    held = path / "recipe.toml"
-    return Recipe.from_toml(held.read_text(), path.name, saved=True) if held.is_file() else None
-
-
-def _check_same(held: Recipe, wanted: Recipe, path: Path) -> None:
-    old, new = held.model_dump(), wanted.model_dump()
-    changed = [f"{key}: {old[key]!r} there, {new[key]!r} now" for key in new if old[key] != new[key]]
-    if changed:
-        raise ValueError(
-            f"{path} holds a run of another recipe ({'; '.join(changed)}): choose another folder with out="
-        )
-
-
 def train(
     recipe: str | Path | Recipe,
     *,
     variant: str | None = None,
-    out: str | Path | None = None,
+    out: str | Path | Callable[[], Path] | None = None,
     data_root: str | Path | None = None,
-    resume: bool = True,
+    resume: bool | None = None,
     progress: bool = True,
     report: bool = True,
     callbacks: Sequence[Callback] = (),
@@ -97,52 +97,100 @@ def train(
 
     :param recipe: a name of the catalogue, a .toml file, or a Recipe.
     :param variant: one of the recipe's variants; `pyro-bnn list variants` shows them.
-    :param out: the run folder; None writes nothing.
+    :param out: the run folder, or what makes one once everything is checked; None writes nothing.
     :param data_root: where data sets by name live; default PYRO_BNN_DATA, else the user's cache.
-    :param resume: go on with an unfinished run in `out`; False refuses a folder with an unfinished run.
+    :param resume: True goes on with an unfinished run in `out` even with other learning rates, as after a divergence;
+        False refuses a folder with a run.
     :param progress: show a progress bar, or a line per epoch where there is no terminal.
     :param report: write `posterior.nc` and `report.html` into `out`, too: some seconds more.
     :param settings: recipe keys to change, e.g. `epochs=3`; dotted ones as `**{"optim.loc.lr": 1e-3}`.
     """
-    path = None if out is None else Path(out)
     parts = assemble(find_recipe(recipe, variant).changed(settings), data_root)
-    posterior = Posterior(parts.model, parts.guide, _info(parts))
-    if path is not None and (held := _held_recipe(path)) is not None:
-        if not resume:
-            raise ValueError(f"{path} holds a run already: resume it (--resume) or choose another folder (--out)")
-        _check_same(held, parts.recipe, path)
-        if (path / "results.json").is_file():
-            return _finished(path, held, parts)
-    elif path is not None and path.exists() and any(path.iterdir()):
-        raise ValueError(f"{path} is a folder with other things in it: choose a new or empty one with out=")
     watchers = list(callbacks)
     if progress:
         from pyro_bnn.runs.progress import ProgressReport
 
         watchers.append(ProgressReport())
-    settled = parts.recipe
-    with parts.layers():
-        outcome = parts.method(Work(parts, settled, path, watchers))
-    if outcome.guide is not None:
-        posterior = Posterior(parts.model, outcome.guide, _info(parts))
+    if out is None:
+        return _train(parts, None, watchers, data_root, report=False)
+    path = out() if callable(out) else Path(out)
+    try:
+        with taken(path, parts.recipe, resume=resume) as place:
+            if place.recipe.model_dump() != parts.recipe.model_dump():  # its rates were changed on the way
+                parts = assemble(place.recipe, data_root)
+            if (path / RESULTS).is_file():
+                wrong = damaged(path)
+                if not set(wrong) - {ARVIZ, REPORT}:
+                    return _finished(path, parts, set(wrong), report=report)
+                log.warning("%s: %s damaged or missing, made again", path, ", ".join(wrong))
+            return _train(parts, place, watchers, data_root, report=report)
+    except OSError as error:
+        if error.errno is None or (isinstance(error, FileNotFoundError) and path.is_dir()):
+            raise
+        raise RuntimeError(
+            f"{error.strerror or error}: {error.filename or path}; the run stays as it last was written: free or give "
+            f"room and rights there, and go on with --resume (resume=True)"
+        ) from error
+
+
+def resuming(path: Path, data_root: str | Path | None = None) -> str:
+    """Return the command that goes on with a run."""
+    root = [] if data_root is None else ["--data-root", str(data_root)]
+    return shlex.join(["pyro-bnn", "train", str(path / RECIPE), "--out", str(path), "--resume", *root])
+
+
+def _train(
+    parts: Assembly, place: Place | None, watchers: Sequence[Callback], data_root: str | Path | None, *, report: bool
+) -> Run:
+    """Train until all is done, lowering the rates after a divergence as often as the recipe allows."""
+    path = None if place is None else place.path
+    changes: list[dict[str, Any]] = []
+    while True:
+        settled, runs = parts.recipe, ("",) if place is None else place.runs
+        try:
+            with parts.layers():
+                outcome = parts.method(Work(parts, settled, path, watchers, runs=runs))
+            break
+        except Diverged as error:
+            changes, allowed = changes if place is None else place.changes, settled.on_divergence
+            if not allowed or _divergences(changes) >= allowed.get("retries", 1):
+                if path is None:
+                    raise
+                rate = "method.lr" if "lr" in settled.method else "optim.loc.lr"
+                raise Diverged(
+                    f"{error}; to go on from the last epoch at another rate: {resuming(path, data_root)} --set "
+                    f"{rate}=..., or let on_divergence do so by itself"
+                ) from None
+            lowered = with_rates(settled, allowed.get("factor", 0.3))
+            log.warning("%s; going on from the last epoch that was whole at lower rates", error)
+            if place is None:
+                changes = [*changes, change_of(settled, lowered, str(error), 0)]
+            else:
+                place.change(lowered, str(error))
+            parts = assemble(lowered, data_root)
+    posterior = Posterior(parts.model, parts.guide if outcome.guide is None else outcome.guide, _info(parts))
     if outcome.interrupted:
         if path is not None and outcome.history and outcome.guide is not None:
-            posterior.save(path)
+            _write_posterior(path, posterior, outcome.history)
         return Run(path, settled, posterior, {}, outcome.history, finished=False)
+    if path is not None:
+        _write_posterior(path, posterior, outcome.history)
     started = time.perf_counter()
-    test = parts.data.test.to(settled.device)
-    draws = draws_of(posterior, settled.num_samples)
-    evaluation = evaluate_rows(posterior, test.x, test.y, draws, seed=settled.seed)
+    changes = place.changes if place is not None else changes
+    evaluation = _evaluation(posterior, parts)
     results = {
         "recipe": settled.name,
         "data": settled.data,
         "eta": settled.eta,
         "temperature": settled.temperature,
-        "num_samples": draws,
-        "num_test": len(test),
+        "num_samples": evaluation.num_samples,
+        "num_test": len(parts.data.test),
         "test": evaluation.table,
+        "doubts": doubts(posterior, parts.data, evaluation),
         "method": settled.method,
         "facts": outcome.facts,
+        "changes": [{key: value for key, value in change.items() if key != "was"} for change in changes],
+        "divergences": _divergences(changes),
         "epochs": len(outcome.history),
         "best_epoch": outcome.best_epoch,
         "ended": outcome.reason,
@@ -150,11 +198,30 @@ def train(
         **_circumstances(),
     }
     if path is not None:
-        posterior.save(path)
-        write_text(path / "results.json", json.dumps(results, indent=2))
+        with staged(path) as stage:
+            (stage / RESULTS).write_text(json.dumps(results, indent=2))
         if report:
             _write_outputs(path, parts.data, posterior, outcome.history, results, evaluation)
     return Run(path, settled, posterior, results, outcome.history)
+
+
+def _divergences(changes: Sequence[Mapping[str, Any]]) -> int:
+    return sum(change["why"] != RESUMED for change in changes)
+
+
+def _evaluation(posterior: Posterior, parts: Assembly) -> Evaluation:
+    """Score the test rows."""
+    recipe, test = parts.recipe, parts.data.test.to(parts.recipe.device)
+    return evaluate_rows(posterior, test.x, test.y, draws_of(posterior, recipe.num_samples), seed=recipe.seed)
+
+
+def _write_posterior(path: Path, posterior: Posterior, history: Sequence[Mapping[str, Any]]) -> None:
+    """Write the posterior and the lines of its training, both or neither."""
+    contents = posterior.files()
+    with hold_interrupts(), staged(path) as stage:
+        (stage / HISTORY).write_text(history_text(history))
+        for name, content in contents.items():
+            (stage / name).write_bytes(content)
 
 
 def _write_outputs(
@@ -167,16 +234,18 @@ def _write_outputs(
 ) -> None:
     from pyro_bnn.analysis.report.outputs import write_outputs
 
-    write_outputs(
-        path,
-        posterior,
-        (data.train.x, data.train.y),
-        (data.test.x, data.test.y),
-        None if data.val is None else (data.val.x, data.val.y),
-        history=history,
-        results=results,
-        evaluation=evaluation,
-    )
+    with staged(path) as stage:
+        write_outputs(
+            stage,
+            posterior,
+            (data.train.x, data.train.y),
+            (data.test.x, data.test.y),
+            None if data.val is None else (data.val.x, data.val.y),
+            history=history,
+            results=results,
+            evaluation=evaluation,
+            run=path,
+        )
 
 
 def _circumstances() -> dict[str, Any]:
@@ -190,18 +259,27 @@ def _circumstances() -> dict[str, Any]:
     }
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+def _finished(path: Path, parts: Assembly, wrong: Collection[str], *, report: bool) -> Run:
+    """
+    Return a run that was finished before, and write what it lacks of its report.
 
-
-def _finished(path: Path, recipe: Recipe, parts: Assembly) -> Run:
-    """Return a run that was finished before; what the recipe handed in names is imported already, and so trusted."""
-    results = json.loads((path / "results.json").read_text())
+    What the recipe handed in names is imported already, and so trusted.
+    """
+    names = [name for name in (RESULTS, HISTORY) if (path / name).is_file()]
+    held = read_listed(path, names)
+    results: dict[str, Any] = parse_json(held[RESULTS], str(path / RESULTS), dict)
+    history = parse_json_lines(held.get(HISTORY, b""), path / HISTORY)
     trust = {type(part).__module__ for part in (parts.guide, parts.method)}
-    trust.add(look_up("guides", recipe.guide["name"]).__module__)
-    return Run(path, recipe, load(path, parts.model, trust=trust), results, _lines(path))
+    trust.add(look_up("guides", parts.recipe.guide["name"]).__module__)
+    posterior = load(path, parts.model, trust=trust)
+    lacking = [name for name in (ARVIZ, REPORT) if name in wrong or not (path / name).is_file()]
+    if report and lacking:
+        log.warning("%s lacks %s, which is written now", path, " and ".join(lacking))
+        _write_outputs(path, parts.data, posterior, history, results, _evaluation(posterior, parts))
+    return Run(path, parts.recipe, posterior, results, history)
 
 
+@border("the posterior cannot be scored", "give a run folder as it was written")
 def evaluate(
     path: str | Path, *, data_root: str | Path | None = None, num_samples: int | None = None
 ) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Files that are whole or not there, and parameters by names relative to model and guide."""
 
+import math
 import signal
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,22 @@ import torch
 from programs import FEATURES, ROWS, batch_norm, classes, same_tensors, with_parameter
 from torch import nn
 
+from pyro_bnn.common.manifest import seal
 from pyro_bnn.guides import AutoMeanFieldNormal
 from pyro_bnn.inference.checkpoint import (
     atomic_write,
     hold_interrupts,
     load_state,
+    newest_state,
     parameters_of,
     restore_parameters,
     save_state,
+    save_state_of_epoch,
     synchronise,
 )
 from pyro_bnn.models import BNN, likelihoods, priors
+
+SAVED = Path(__file__).parent / "saved"
 
 
 @pytest.fixture(autouse=True)
@@ -86,32 +91,109 @@ def test_the_old_file_is_there_until_the_new_is_whole(tmp_path: Path) -> None:
 
 def test_a_state_is_plain_data(tmp_path: Path) -> None:
     state = {"tensor": torch.randn(3), "nested": {"list": [1, 2.5, "text", None, True]}, "history": [{"nll": 0.1}]}
-    save_state(tmp_path / "state.pt", state)
-    found = load_state(tmp_path / "state.pt")
+    save_state(tmp_path / "state", state)
+    found = load_state(tmp_path / "state")
     assert torch.equal(found.pop("tensor"), state.pop("tensor"))  # type: ignore[arg-type]
     assert found == state
 
 
-def test_a_state_that_is_not_plain_data_does_not_load(tmp_path: Path) -> None:
-    save_state(tmp_path / "state.pt", {"module": nn.Linear(1, 1)})
-    with pytest.raises(Exception, match="weights_only"):
-        load_state(tmp_path / "state.pt")
+def test_a_state_that_is_not_plain_data_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="module of the state is a Linear: a state is tensors, numbers"):
+        save_state(tmp_path / "state", {"module": nn.Linear(1, 1)})
+    assert not list(tmp_path.iterdir())
 
 
-class _Interrupts:
+def test_every_kind_of_value_comes_back(tmp_path: Path) -> None:
+    tensor = torch.randn(4, 3)
+    state = {
+        "dtypes": [
+            torch.ones(2, dtype=d) for d in (torch.float64, torch.float16, torch.int64, torch.uint8, torch.bool)
+        ],
+        "views": [tensor.T, tensor[1:], tensor, torch.tensor(3.0), torch.zeros(0)],
+        "keys": {0: "integer", None: "none", ("a", 1): "tuple", "$tensor": "like a mark of ours"},
+        "tuple": (0.9, 0.999),
+        "floats": [math.inf, -math.inf, -0.0, 0.1, 5e-324, 1e308],
+        "large": 2**200,
+        "empty": [{}, [], ()],
+    }
+    save_state(tmp_path / "state", state)
+    found = load_state(tmp_path / "state")
+    for key in ("dtypes", "views"):
+        for a, b in zip(found.pop(key), state.pop(key), strict=True):
+            assert a.dtype == b.dtype
+            assert torch.equal(a, b)
+    assert found == state
+    assert math.copysign(1, found["floats"][2]) == -1
+    save_state(tmp_path / "state", {"nan": math.nan})
+    assert math.isnan(load_state(tmp_path / "state")["nan"])
+
+
+def test_two_states_are_kept_and_the_one_before_a_damaged_one_is_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for epoch in range(1, 12):
+        save_state_of_epoch(tmp_path, epoch, {"epoch": epoch}, run="a")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch-10", "epoch-11"]
+    assert newest_state(tmp_path, ["b", "a"]) == ({"epoch": 11}, "a")
+    for name in ("epoch-11", "epoch-10"):
+        file = tmp_path / name / "state.json"
+        file.write_bytes(file.read_bytes().replace(b'"epoch": 1', b'"epoch": 2'))
+        if name == "epoch-11":
+            assert newest_state(tmp_path, ["a"]) == ({"epoch": 10}, "a")
+            assert "epoch-11/state.json is damaged" in caplog.text
+    with pytest.raises(ValueError, match=r"epoch-11/state.json is damaged.*epoch-10.*remove .* to begin anew"):
+        newest_state(tmp_path, ["a"])
+
+
+def test_a_state_half_written_is_none(tmp_path: Path) -> None:
+    save_state_of_epoch(tmp_path, 1, {"epoch": 1})
+    save_state_of_epoch(tmp_path, 2, {"epoch": 2})
+    (tmp_path / "epoch-2" / "manifest.json").unlink()
+    assert newest_state(tmp_path, [""]) == ({"epoch": 1}, "")
+    save_state_of_epoch(tmp_path, 2, {"epoch": 2})
+    assert newest_state(tmp_path, [""]) == ({"epoch": 2}, "")
+
+
+def test_a_state_of_another_run_part_or_format_is_refused(tmp_path: Path) -> None:
+    save_state(tmp_path / "state", {"x": torch.ones(1)}, run="a", part="member-1")
+    with pytest.raises(ValueError, match="of another run"):
+        load_state(tmp_path / "state", runs=["b"])
+    with pytest.raises(ValueError, match="of another run"):
+        load_state(tmp_path / "state", runs=["a"], part="member-2")
+    tree = tmp_path / "state" / "state.json"
+    tree.write_text(tree.read_text().replace('"format": 2', '"format": 3'))
+    with pytest.raises(ValueError, match="is damaged"):
+        load_state(tmp_path / "state")
+    seal(tmp_path / "state")
+    with pytest.raises(ValueError, match="format 3; this version reads format 2"):
+        load_state(tmp_path / "state")
+
+
+def test_the_states_of_each_format() -> None:
+    """One that format 2 wrote is read for ever; one of format 1, a pickle, is refused with the reason."""
+    with pytest.raises(ValueError, match=r"last.pt is a state of an earlier version \(format 1\) and a pickle.*begin"):
+        newest_state(SAVED / "format-1", ["a"])
+    state, run = newest_state(SAVED / "format-2", ["a"])  # type: ignore[misc]
+    assert run == "a"
+    assert torch.equal(state["parameters"]["guide"]["loc_unconstrained"], torch.arange(3.0))
+    assert state["optim"] == {"betas": (0.9, 0.999), "best": math.inf, "state": {0: None}}
+    assert state["progress"] == {"epoch": 7, "history": [{"nll": 0.1}]}
+
+
+class _Interrupts(dict[str, Any]):
     """A value during whose writing Ctrl-C is pressed."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def items(self) -> Any:
         signal.raise_signal(signal.SIGINT)
-        return OrderedDict, ()
+        return super().items()
 
 
 def test_an_interrupt_waits_until_the_state_is_written(tmp_path: Path) -> None:
-    path = tmp_path / "state.pt"
+    path = tmp_path / "state"
     with pytest.raises(KeyboardInterrupt):
         save_state(path, {"first": 1, "value": _Interrupts(), "last": torch.ones(1000)})
     assert load_state(path)["first"] == 1
-    assert [p.name for p in tmp_path.iterdir()] == ["state.pt"]
+    assert [p.name for p in tmp_path.iterdir()] == ["state"]
 
 
 def test_interrupts_are_held_to_the_end_of_the_outermost_block() -> None:

@@ -461,9 +461,9 @@ def test_resumed_is_uninterrupted(optimizer: str, guide: str, elbo: Any, store: 
         return kept
 
     whole = attempt()
-    save_state(tmp_path / "state.pt", whole.states[2])
+    save_state(tmp_path / "state", whole.states[2])
     torch.randn(17)
-    resumed = attempt(resume=load_state(tmp_path / "state.pt"))
+    resumed = attempt(resume=load_state(tmp_path / "state"))
     assert sorted(resumed.states) == [3, 4]
     assert same_tensors(resumed.states[4]["parameters"], whole.states[4]["parameters"])
     lines = [

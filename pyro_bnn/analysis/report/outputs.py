@@ -37,7 +37,8 @@ def write_arviz(
     Training rows, because LOO is defined for them if for any; the first ones, which the data room has put in no order.
     """
     folder = Path(folder)
-    partial = folder / ".posterior.partial.nc"
+    partial = folder / ".tmp-posterior.nc"
+    partial.unlink(missing_ok=True)  # whatever a killed process left, or a link that somebody put there
     x, y = (rows[:_TRAIN_ROWS] for rows in train)
     options = {"split": "train", "x_new": test[0][:_TEST_ROWS], "prior_samples": _PRIOR_DRAWS, "history": history}
     posterior.to_arviz(x, y, _DRAWS, path=partial, seed=seed, **options).close()
@@ -58,12 +59,14 @@ def write_outputs(
     outside: Mapping[str, Tensor] | None = None,
     num_samples: int = 100,
     seed: int = 0,
+    run: Path | None = None,
 ) -> tuple[Path, Path]:
     """
     Write `posterior.nc` and `report.html` into a run folder; the arguments are those of `build_report`.
 
     :param evaluation: what `evaluate_rows` gave on `test`; its `.table` is the results table, so that a training which
         calls it in place of `Posterior.evaluate` goes over the test rows once.
+    :param run: the run folder whose recipe the report shows; default `folder`.
     """
     export = write_arviz(folder, posterior, train, test, history, seed=seed)
     report = write_report(
@@ -78,6 +81,7 @@ def write_outputs(
         loo=loo_of(export),
         num_samples=num_samples,
         seed=seed,
+        run=run,
     )
     return export, report
 

@@ -20,10 +20,12 @@ from pyro_bnn.analysis.scores.metrics import ece_null
 from pyro_bnn.analysis.scores.ood import accumulate, gaussian_noise, shuffled_pixels
 from pyro_bnn.analysis.scores.signal_to_noise import WeightSummary, pruning_curve, weight_summary
 from pyro_bnn.common.files import write_text
+from pyro_bnn.common.shown import visible
+from pyro_bnn.data import Data, Split
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.version import __version__
 
-__all__ = ["Twin", "build_report", "default_outside", "fitted_temperature", "write_report"]
+__all__ = ["Twin", "build_report", "default_outside", "fitted_temperature", "report_of", "write_report"]
 
 Rows: TypeAlias = tuple[Tensor, Tensor]
 
@@ -124,6 +126,7 @@ def build_report(
         **_about(posterior, summary, len(test[1]), results),
         **_predictions(posterior, test[0], evaluation, outside, twin, seed),
         "verdict": sections.verdict(evaluation),
+        "doubts": list(results.get("doubts", ())),
         "tiles": sections.tiles(evaluation, intervals, null, twin),
         "table": sections.result_table(evaluation, intervals, others),
         "temperature": temperature,
@@ -143,10 +146,16 @@ def build_report(
     environment = Environment(
         loader=PackageLoader("pyro_bnn.analysis.report", "templates"),
         autoescape=select_autoescape(),
+        finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     return environment.get_template("report.html").render(context)
+
+
+def _shown(value: Any) -> Any:
+    """Return words without what would turn or hide other words of the page; markup of the page's own stays."""
+    return visible(value, keep="\n\t") if type(value) is str else value
 
 
 def _about(
@@ -203,13 +212,45 @@ def _pruning(posterior: Posterior, test: Rows, evaluation: Evaluation, seed: int
     return figures.pruning_figure(curve, metric, len(y))
 
 
-def write_report(folder: str | Path, posterior: Posterior, test: Rows, val: Rows | None = None, **options: Any) -> Path:
-    """Write `report.html` into a run folder; options as in `build_report`, the recipe is read off the folder."""
+def report_of(posterior: Posterior, path: str | Path, data: Any, val: Any = None, **options: Any) -> Path:
+    """Write the page to a .html file or into a folder; see `Posterior.report`."""
+    path = Path(path)
+    file = path if path.suffix == ".html" else path / "report.html"
+    if isinstance(data, Data):
+        val = val if val is not None or data.val is None else (data.val.x, data.val.y)
+        data = (data.test.x, data.test.y)
+    elif isinstance(data, Split):
+        data = (data.x, data.y)
+    if not isinstance(data, (tuple, list)) or len(data) != 2:
+        raise ValueError(
+            f"data is a {type(data).__name__}: pass the rows to score as (x, y), or what load_data returns"
+        )
+    page = build_report(posterior, (data[0], data[1]), None if val is None else (val[0], val[1]), **options)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, page)
+    return file
+
+
+def write_report(
+    folder: str | Path,
+    posterior: Posterior,
+    test: Rows,
+    val: Rows | None = None,
+    *,
+    run: Path | None = None,
+    **options: Any,
+) -> Path:
+    """
+    Write `report.html` into a folder; options as in `build_report`.
+
+    :param run: the run folder whose recipe is shown; default `folder`.
+    """
     folder = Path(folder)
-    recipe = folder / "recipe.toml"
+    run = folder if run is None else run
+    recipe = run / "recipe.toml"
     if recipe.is_file():
         options.setdefault("recipe_toml", recipe.read_text())
-        options.setdefault("command", f"pyro-bnn train {folder.name}/recipe.toml --out {folder.name}-again")
+        options.setdefault("command", f"pyro-bnn train {run.name}/recipe.toml --out {run.name}-again")
     page = build_report(posterior, test, val, **options)
     write_text(folder / "report.html", page)
     return folder / "report.html"

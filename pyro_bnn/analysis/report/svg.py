@@ -10,8 +10,10 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from html import escape
+from html import escape as html_escape
 from typing import final
+
+from pyro_bnn.common.shown import visible
 
 __all__ = ["Chart", "ticks"]
 
@@ -19,6 +21,11 @@ WIDTH, HEIGHT = 360, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 12, 40
 
 _SERIAL = itertools.count(1)
+
+
+def escape(words: str) -> str:
+    """Return words as they stand in SVG: no markup, nothing that turns or hides others."""
+    return html_escape(visible(words))
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
