@@ -2,7 +2,7 @@
 From trained networks to posteriors: six networks trained plainly, and what `pb.bayesianize` makes of each.
 
     python -m benchmarks.bayesianize --data-root DATA [--only NAME ...] [--out docs/bayesianize.json]
-    python -m benchmarks.bayesianize --table
+    python -m benchmarks.bayesianize --page
 
 Each network is trained by Adam on part of the rows of its data set, at rates that fall along a cosine, without
 augmentation, and then handed to `pb.bayesianize` with no setting touched. Both are scored on the same test rows, which
@@ -33,6 +33,8 @@ from pyro_bnn.models import MLP, LeNet5, PatchTransformer, ResNet20, WideResNet
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "docs" / "bayesianize.json"
+PAGE = OUT.with_suffix(".md")
+MARKS = "<!-- table:start -->\n", "<!-- table:end -->"
 RESAMPLES = 400
 
 
@@ -246,11 +248,13 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/bayesianize"), help="where trained networks are kept")
     parser.add_argument("--num-samples", type=int, default=30)
     parser.add_argument("--train-only", action="store_true", help="train the networks and stop")
-    parser.add_argument("--table", action="store_true", help="print what the file holds, and measure nothing")
+    parser.add_argument("--page", action="store_true", help="put what the file holds into the page, measure nothing")
     options = parser.parse_args()
     results = json.loads(options.out.read_text()) if options.out.is_file() else {}
-    if options.table:
-        print(table(results))
+    if options.page:
+        text = PAGE.read_text()
+        before, after = text.index(MARKS[0]) + len(MARKS[0]), text.index(MARKS[1])
+        PAGE.write_text(text[:before] + table(results) + "\n" + text[after:])
         return
     for name in options.only:
         if options.train_only:

@@ -8,7 +8,11 @@ size, since it counts the rows behind a gradient.
 First the network below is trained as it is, without Pyro, by Adam and by AdaBayes; then as a `BNN`, with AdaBayes for
 the means and Adam for the deviations. Printed is the accuracy on test rows after as many epochs.
 
-RESULTS
+    $ python examples/adabayes.py
+    Adam                 test accuracy 0.9690
+    AdaBayes             test accuracy 0.9580
+    AdaBayes, Bayesian   test accuracy 0.9550
+                         test NLL of the Bayesian network 0.1743
 """
 
 import argparse

@@ -9,7 +9,13 @@ The loop below is Pyro's; `per_datum(N)` divides the loss by N, so that a learni
 By default on the 5,000 digits in the package; `--data-root DIR` takes MNIST from there. Printed are the loss per datum
 and, on test rows, the three predictives: by the means, by one weight sample, and by the average over many.
 
-RESULTS
+    $ python examples/lenet5_svi.py
+    epoch   1  loss  3.4230
+    ...
+    epoch  20  loss  0.8519
+    plug_in   accuracy 0.9780  nll 0.0794  ece 0.0099
+    one_draw  accuracy 0.9701  nll 0.1017  ece 0.0142
+    s_draws   accuracy 0.9770  nll 0.0740  ece 0.0126
 """
 
 import argparse

@@ -3,12 +3,20 @@ NUTS against the guide: how far a mean-field normal is from the posterior of a s
 
 The program has no normal posterior: a layer of six units on 20 rows of y = x^3. `run_chain` runs Pyro's NUTS on it in
 float64, `StoredDraws` makes a guide of the draws, and both guides answer through the same `Posterior`. Chains count as
-a reference when what they predict agrees: R-hat at most 1.01 and an effective sample size of 400, from four chains.
+a reference when what they predict agrees: R-hat at most 1.01 and an effective sample size of 400, from four chains; the
+few draws of the defaults are a glance, and `--warmup 500 --draws 500` are for a reference.
 
 Printed are the judgement on the chains, and mean and standard deviation of the function at places inside (-4, 4), where
 the rows are, and outside: the mean-field guide is too sure of itself, most of all outside.
 
-RESULTS
+    $ python examples/nuts.py
+    mean field: 31 s
+    NUTS: 238 s, 1 divergences
+    Convergence(rhat=1.22..., ess_bulk=14.2..., chains=4)
+    NUTS       -6: -86+-13  -5: -73+-8  -4: -54+-3
+                  -2: -10+-1   0: 0+-2   2: 9+-2   4: 56+-3   5: 77+-9   6: 88+-15
+    mean field -6: -65+-3  -5: -56+-3  -4: -44+-3
+                  -2: -14+-2   0: 2+-2   2: 18+-2   4: 41+-3   5: 50+-3   6: 57+-3
 """
 
 import argparse
@@ -41,7 +49,7 @@ def main(args: argparse.Namespace) -> dict[str, float]:
 
     started = time.perf_counter()
     chains = [
-        run_chain(model, data.train, warmup=args.warmup, draws=args.draws, seed=c, max_tree_depth=6)
+        run_chain(model, data.train, warmup=args.warmup, draws=args.draws, seed=c, max_tree_depth=5)
         for c in range(args.chains)
     ]
     sampled = StoredDraws(model, num_draws=args.chains * args.draws, chains=args.chains, kind="nuts")
@@ -76,10 +84,10 @@ def arguments() -> argparse.ArgumentParser:
     """Return the options."""
     parser = argparse.ArgumentParser(description="NUTS against the guide")
     parser.add_argument("--units", type=int, default=6)
-    parser.add_argument("--epochs", type=int, default=1500)
+    parser.add_argument("--epochs", type=int, default=1000)
     parser.add_argument("--chains", type=int, default=4)
-    parser.add_argument("--warmup", type=int, default=200)
-    parser.add_argument("--draws", type=int, default=250)
+    parser.add_argument("--warmup", type=int, default=80)
+    parser.add_argument("--draws", type=int, default=80)
     parser.add_argument("--seed", type=int, default=0)
     return parser
 

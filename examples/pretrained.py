@@ -11,7 +11,11 @@ A LeNet-5 is trained as anybody trains one. Then
 Printed are accuracy, NLL and calibration error on test rows, which none of the three has seen, and what flags noise as
 unfamiliar: the AUROC of the entropy of the prediction.
 
-RESULTS
+    $ python examples/pretrained.py
+    network      accuracy 0.9880  nll 0.0633  noise 0.984
+    one line     accuracy 0.9880  nll 0.0483  noise 0.997  ece 0.0069
+    by hand      accuracy 0.9880  nll 0.0527  noise 0.981  ece 0.0064
+    last layer   accuracy 0.9870  nll 0.0535  noise 0.979  ece 0.0061
 """
 
 import argparse

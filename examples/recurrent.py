@@ -2,12 +2,19 @@
 A Bayesian recurrent network: a GRU that reads an image row by row, with a posterior over all of its weights.
 
 `BNN` takes any module, so a recurrent one needs nothing special: the four weights of `nn.GRU` are random like those of
-any layer, and one draw of them serves all time steps of a sequence. Sequences are read from both ends of the digits:
-after t of the 28 rows the state of the network is asked what it would say, and doubts less with every row.
+any layer, and one draw of them serves all time steps of a sequence.
 
-Printed are the scores on test rows, and the accuracy and mean entropy after so many rows have been read.
+Printed are the scores on test rows, and what is said after 7, 14, 21 and all 28 rows of a digit. Doubt falls with every
+row. But the network was only ever asked at the end, so that a part of a digit is another kind of input: it is mostly
+wrong there, and far surer than right. A posterior over weights doubts less than it should where training never was.
 
-RESULTS
+    $ python examples/recurrent.py
+    validation accuracy 0.9580
+    test  accuracy 0.9600  nll 0.1353  ece 0.0254
+    after  7 rows  accuracy 0.120  entropy 1.367  of it epistemic 0.018
+    after 14 rows  accuracy 0.160  entropy 1.049  of it epistemic 0.043
+    after 21 rows  accuracy 0.260  entropy 0.851  of it epistemic 0.043
+    after 28 rows  accuracy 0.954  entropy 0.237  of it epistemic 0.026
 """
 
 import argparse

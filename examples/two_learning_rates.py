@@ -7,7 +7,15 @@ kind its own optimizer; the same is done with `--scale-lr` equal to `--loc-lr` f
 
 Printed for every pair of rates: training and validation NLL, KL / N, and the mean deviation of the weights at the end.
 
-RESULTS
+    $ python examples/two_learning_rates.py
+       loc lr  scale lr      nll  val_nll     KL/N  mean sigma
+        0.001     0.001   0.1375   0.1482  18.4666      0.0192
+        0.001      0.01   0.1531   0.1560  14.3484      0.0307
+        0.001      0.03   0.1895   0.1774  11.5309      0.0437
+        0.003     0.001   0.0452   0.1140  16.5372      0.0196
+        0.003      0.01   0.0514   0.1128  11.1723      0.0362
+        0.003      0.03   0.0776   0.1140   8.1703      0.0515
+    best on validation: loc 0.003, scale 0.01
 """
 
 import argparse

@@ -169,7 +169,7 @@ def test_heavy_libraries_are_imported_inside_functions(path: Path) -> None:
     assert not found & ON_DEMAND
 
 
-@pytest.mark.parametrize("folder", ["pyro_bnn", "tests", "benchmarks", "notebooks"])
+@pytest.mark.parametrize("folder", ["pyro_bnn", "tests", "benchmarks", "examples", "notebooks"])
 def test_imports_are_absolute_and_not_through_the_links(folder: str) -> None:
     for path in (ROOT / folder).rglob("*.py"):
         for name, node in imports(parse(path)):
