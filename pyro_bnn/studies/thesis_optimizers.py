@@ -75,7 +75,7 @@ def _design(scale: Scale) -> list[Trial]:
             if name == "Adam":
                 variant = "amsgrad" if numbers.pop("amsgrad") else None
             both = {f"optim.{group}.{key}": v for group in ("loc", "scale") for key, v in numbers.items()}
-            everything = {"num_samples": 1, **changes, **both}
+            everything = {"num_samples": 1, "method": {"name": "svi", "keep": "last"}, **changes, **both}
             trials.append(Trial(name, seed, "lenet5-cifar10-thesis", variant, everything))
     return trials
 
