@@ -29,8 +29,8 @@ PENALTIES = (
 )
 
 ROWS: dict[int, list[str]] = {
-    1: ["train lenet5-mnist-thesis"],
-    2: ["train lenet5-cifar10-thesis"],
+    1: ["train lenet5-mnist-thesis", "study thesis-baseline"],
+    2: ["train lenet5-cifar10-thesis", "study thesis-baseline"],
     3: thesis("ml"),
     4: ["study thesis-noise-confidence"],
     5: ["study thesis-mle-map"],

@@ -157,7 +157,8 @@ def _trained(trial: Trial, store: Path, data_root: str | Path | None) -> dict[st
         run = train(trial.settled(), out=folder, data_root=data_root, progress=False, report=False)
     except Diverged as error:
         shutil.rmtree(folder, ignore_errors=True)
-        return {"diverged": str(error)}
+        why, _, _ = str(error).partition("; to go on from")  # which would name this folder
+        return {"diverged": why}
     if not run.finished:
         raise KeyboardInterrupt
     test: Mapping[str, Any] = run.results["test"]
