@@ -37,7 +37,10 @@ FIGURES = Path("docs/torture.json")
 
 def table(figures: dict[str, dict[str, object]]) -> str:
     """Return the figures as a table in Markdown."""
-    lines = ["| tried | cases | same or accepted | refused | not as promised | slowest | on |", "|---|--:|--:|--:|--:|--:|---|"]
+    lines = [
+        "| tried | cases | same or accepted | refused | not as promised | slowest | on |",
+        "|---|--:|--:|--:|--:|--:|---|",
+    ]
     for name, row in figures.items():
         cells = (name, f"{row['cases']:,}", f"{row['same']:,}", f"{row['refused']:,}", f"{row['bad']:,}")
         lines.append("| " + " | ".join((*cells, f"{row['slowest']:.1f} s", str(row["date"]))) + " |")

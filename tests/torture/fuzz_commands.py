@@ -14,7 +14,17 @@ from tests.torture.mutations import HOSTILE
 from tests.torture.oracle import Tally, judge
 
 _VERBS = ("predict", "evaluate", "report", "compare", "card", "list", "train", "lr-range", "study")
-_OPTIONS = ("--threshold", "--num-samples", "--json", "--out", "--set", "--variant", "--data-root", "--limit", "--trust")
+_OPTIONS = (
+    "--threshold",
+    "--num-samples",
+    "--json",
+    "--out",
+    "--set",
+    "--variant",
+    "--data-root",
+    "--limit",
+    "--trust",
+)
 
 
 class Traceback(Exception):
@@ -44,6 +54,7 @@ def commands(count: int, seed: int) -> Tally:
     (home / "recipe.toml").write_text('model = "mlp"\ndata = "none-such"\n')
     before = os.getcwd()
     os.chdir(home)
+    _run(["list"])  # imports what is imported once
     try:
         for i in range(count):
             shutil.rmtree(home / "posterior", ignore_errors=True)

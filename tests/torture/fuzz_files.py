@@ -60,7 +60,10 @@ def data(count: int, seed: int) -> Tally:
             path = home / "data.csv"
             text = csv.encode() if rng.random() < 0.8 else b'"' * rng.randrange(200_000)
             path.write_bytes(damaged(text, rng))
-            options = {"target": rng.choice(("target", "target", "b", "none")), "task": rng.choice((None, "regression"))}
+            options = {
+                "target": rng.choice(("target", "target", "b", "none")),
+                "task": rng.choice((None, "regression")),
+            }
         else:
             path, options = home / "data.npz", {}
             whole = _npz(_sound(rng), rng)
@@ -84,7 +87,7 @@ def predicted(count: int, seed: int) -> Tally:
         Image.fromarray(pixels).save(file, mode)
         pictures[suffix] = file.getvalue()
     wide = io.BytesIO()
-    Image.fromarray((pixels.astype(np.uint16) * 257)).save(wide, "PNG")
+    Image.fromarray(pixels.astype(np.uint16) * 257).save(wide, "PNG")
     for i in range(count):
         suffix = rng.choice((".npz", ".npz", ".npy", ".png", ".jpg", ".jpeg"))
         if suffix == ".npz":

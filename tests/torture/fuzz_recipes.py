@@ -10,7 +10,20 @@ from tests.torture.mutations import HOSTILE, altered, damaged
 from tests.torture.oracle import Tally, judge
 
 _ODD: tuple[Any, ...] = (*HOSTILE, 1j, b"x", object(), {1: 2}, {None: 1}, float("nan"), float("inf"), (1, 2), {1, 2})
-_VALUES = ("1", "1e999", "[1, 2]", "{name = 'hwa'}", "nan", "'x", "[[", "{a.b.c = 1}", "true", "\n", "1979-01-01", "9" * 99)
+_VALUES = (
+    "1",
+    "1e999",
+    "[1, 2]",
+    "{name = 'hwa'}",
+    "nan",
+    "'x",
+    "[[",
+    "{a.b.c = 1}",
+    "true",
+    "\n",
+    "1979-01-01",
+    "9" * 99,
+)
 
 
 def recipes(count: int, seed: int) -> Tally:
