@@ -9,9 +9,12 @@ from pyro_bnn.version import __version__
 announce()
 
 if TYPE_CHECKING:
+    from pyro_bnn.analysis.checks import sbc
     from pyro_bnn.common.limits import limits
     from pyro_bnn.common.memory import keep_freed_memory
     from pyro_bnn.data import load_data
+    from pyro_bnn.inference.fit_many import fit_many
+    from pyro_bnn.methods.bayesianize import bayesianize
     from pyro_bnn.posterior import Posterior
     from pyro_bnn.recipe import Recipe
     from pyro_bnn.runs.loading import load
@@ -22,11 +25,14 @@ __all__ = [
     "Recipe",
     "Run",
     "__version__",
+    "bayesianize",
     "evaluate",
+    "fit_many",
     "keep_freed_memory",
     "limits",
     "load",
     "load_data",
+    "sbc",
     "train",
 ]
 
@@ -34,11 +40,14 @@ _HOMES = {
     "Posterior": "pyro_bnn.posterior",
     "Recipe": "pyro_bnn.recipe",
     "Run": "pyro_bnn.runs.train",
+    "bayesianize": "pyro_bnn.methods.bayesianize",
     "evaluate": "pyro_bnn.runs.train",
+    "fit_many": "pyro_bnn.inference.fit_many",
     "keep_freed_memory": "pyro_bnn.common.memory",
     "limits": "pyro_bnn.common.limits",
     "load": "pyro_bnn.runs.loading",
     "load_data": "pyro_bnn.data",
+    "sbc": "pyro_bnn.analysis.checks",
     "train": "pyro_bnn.runs.train",
 }
 

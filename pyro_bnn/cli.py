@@ -31,6 +31,7 @@ app = typer.Typer(
     name="pyro-bnn",
     help="Bayesian neural networks as Pyro programs: train, score, predict.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -85,7 +86,7 @@ def _console() -> "Console":
 
 def _say(text: str) -> None:
     """Print a line, with what a terminal would obey written out."""
-    typer.echo(visible(text, keep="\n"))
+    typer.echo(visible(text, keep="\n\t"))
 
 
 def _figure(column: dict[str, float], key: str, unit: str) -> str:
@@ -137,24 +138,50 @@ def list_names(
     if as_json:
         typer.echo(json.dumps({key: _details(key, values) for key, values in names.items()}, indent=2))
         return
+    details = None if kind is None else _details(kind, names[kind])
+    if not sys.stdout.isatty():
+        _say("\n".join(_plain_list(kind, names, details)))
+        return
     from rich.table import Table
     from rich.text import Text
 
-    details = None if kind is None else _details(kind, names[kind])
     if isinstance(details, dict):
         columns = _LISTED[str(kind)]
         table = Table(box=None, padding=(0, 1), show_header=len(columns) > 1)
-        table.add_column("", no_wrap=len(columns) == 1, overflow="fold")  # figures stay whole, long names wrap
+        table.add_column("", no_wrap=True)
         for label in columns.values():
-            table.add_column(label, no_wrap=len(columns) > 1)
+            table.add_column(label, no_wrap=len(columns) > 1, min_width=30 if len(columns) == 1 else None)
         for name, detail in details.items():
-            table.add_row(Text(name, "bold"), *(_shown(detail, column) for column in columns))
+            table.add_row(Text(name, style="bold"), *(Text(_shown(detail, column)) for column in columns))
+    elif kind is not None:
+        _say("\n".join(names[kind]))
+        return
     else:
         table = Table(show_header=False, box=None, padding=(0, 2))
         for key, values in names.items():
-            listed = f"{len(values)}: see `pyro-bnn list variants`" if len(names) > 1 and key == "variants" else None
-            table.add_row(Text(key, "bold"), listed or ", ".join(values) or "-")
-    _console().print(table)
+            listed = f"{len(values)}: see `pyro-bnn list variants`" if key == "variants" else None
+            table.add_row(Text(key, style="bold"), listed or ", ".join(values) or "-")
+    _wide_enough(table).print(table)
+
+
+def _plain_list(kind: str | None, names: dict[str, list[str]], details: Any) -> list[str]:
+    """Return lines for a pipe: a name first, and what is said about it after a tab."""
+    if kind is None:
+        return [f"{key}\t{name}" for key, values in names.items() for name in values]
+    if not isinstance(details, dict):
+        return names[kind]
+    return ["\t".join([n, *(_shown(detail, column) for column in _LISTED[kind])]) for n, detail in details.items()]
+
+
+def _wide_enough(table: Any) -> "Console":
+    """Return a console on which no name of the table is cut or wrapped, as wide as the terminal or wider."""
+    from rich.measure import Measurement
+
+    from pyro_bnn.runs.terminal import PlainConsole
+
+    console = _console()
+    needed = Measurement.get(console, console.options.update(width=1000), table).minimum
+    return console if needed <= console.width else PlainConsole(width=needed)
 
 
 _LISTED = {
@@ -430,8 +457,11 @@ def _cell(value: Any) -> str:
 
 @app.command()
 def report(
-    run: Annotated[str, typer.Argument(help="A run folder or the name of a shipped posterior.")],
+    run: Annotated[str, typer.Argument(help="A run folder, a saved posterior, or the name of a shipped one.")],
     out: Annotated[Path | None, typer.Option(help="Folder for report.html; default the run folder.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Data set or file to score it on; default the recipe's. Of any posterior.")
+    ] = None,
     twin: Annotated[
         str | None, typer.Option(help="Another run to show beside; default RUN/twin, if it exists.")
     ] = None,
@@ -442,8 +472,25 @@ def report(
     """Write report.html: results, curves, calibration, what it does not know, its mistakes, its weights."""
     from pyro_bnn.runs.finished import report as write
 
-    path = write(run, out=out, twin=twin, ood=ood or (), num_samples=num_samples, data_root=data_root)
+    path = write(run, out=out, twin=twin, ood=ood or (), num_samples=num_samples, data_root=data_root, data=data)
     _say(f"wrote {path}")
+
+
+@app.command()
+def diagnose(
+    run: Annotated[str, typer.Argument(help="A run folder or the name of a shipped posterior.")],
+    num_samples: Annotated[int | None, typer.Option(min=10, help="Draws; default as in the recipe.")] = None,
+    settle: Annotated[bool, typer.Option(help="Fit on for 200 steps to see what they gain.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    data_root: DataRoot = None,
+) -> None:
+    """Say what speaks for and against a posterior; exit code 1 if it is not to be trusted."""
+    from pyro_bnn.runs.finished import diagnose as check
+
+    found = check(run, num_samples=num_samples, settle=settle, data_root=data_root)
+    _say(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
+    if found.verdict == "bad":
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -460,8 +460,8 @@ def _text_of(name: "str | Path") -> tuple[str, str]:
     known = recipe_names()
     if name not in known:
         raise ValueError(
-            f"unknown recipe {str(name)!r}{_suggest(str(name), known)}; the recipes are {', '.join(known)}, "
-            f"or give a .toml file"
+            f"unknown recipe {str(name)!r}{_suggest(str(name), known)}; `pyro-bnn list recipes` shows the "
+            f"{len(known)} that there are, or give a .toml file"
         )
     return _catalogued(str(name)), str(name)
 

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 def _studies() -> dict[str, str]:
     """Return where the studies are: a file for each, and the harness under them."""
-    harness = ("__init__", "__main__", "findings", "gallery", "picture", "run", "study", "trials")
+    harness = ("__init__", "__main__", "charts", "figures", "findings", "gallery", "picture", "run", "study", "trials")
     files = sorted(path.stem for path in (Path(__file__).parent / "studies").glob("*.py"))
     claims = [stem for stem in files if stem not in harness and not stem.startswith("_")]
     return {stem.replace("_", "-"): f"pyro_bnn.studies.{stem}:STUDY" for stem in claims}
@@ -87,6 +87,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "guides": {
         "dropout": "pyro_bnn.guides.mc_dropout:AutoDropout",
+        "full_rank": "pyro_bnn.guides.full_rank:AutoFullRankNormal",
         "low_rank": "pyro_bnn.guides.low_rank:AutoLowRankNormal",
         "mean_field": "pyro_bnn.guides.mean_field:AutoMeanFieldNormal",
         "point": "pyro_bnn.guides.point:AutoPoint",

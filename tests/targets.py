@@ -143,3 +143,15 @@ def correlated(
     common = torch.randn(num_data, 1, generator=generator, dtype=torch.float64)
     x = 0.3 + 2 * common + torch.randn(num_data, dim, generator=generator, dtype=torch.float64)
     return LinearRegression(x, _targets(x, generator, noise), noise, prior)
+
+
+def collinear(correlation, rows=20, features=5, noise=0.5):
+    """Inputs with a common part, targets, and the exact deviations of the weights and the bias under N(0, 1) priors."""
+    generator = torch.Generator().manual_seed(10_001)
+    common = torch.randn(rows, 1, generator=generator)
+    own = torch.randn(rows, features, generator=generator)
+    x = correlation * common + math.sqrt(1 - correlation**2) * own
+    y = x @ torch.randn(features, generator=generator) + noise * torch.randn(rows, generator=generator)
+    full = torch.cat([x, torch.ones(rows, 1)], dim=1).double()
+    precision = torch.eye(features + 1).double() + full.T @ full / noise**2
+    return x, y, full, precision

@@ -61,6 +61,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made = {f"run-{seed}": run(folder / f"run-{seed}", seed=seed) for seed in (3, 4)}
     made |= {f"tried-{eta}": run(folder / f"tried-{eta}", seed=3, eta=eta, epochs=1) for eta in (0.3, 1.0)}
     (made["tried-1.0"] / "posterior.safetensors").unlink()  # given up
+    for lr in (0.01, 0.1):
+        rate = {"optim.loc.lr": lr}
+        made[f"twin-tried-{lr}"] = run(folder / f"twin-tried-{lr}", seed=3, method="map", epochs=1, **rate)
     return made | {f"twin-{seed}": run(folder / f"twin-{seed}", seed=seed, method="map") for seed in (3, 4)}
 
 
@@ -72,6 +75,7 @@ def card(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Pat
         name="small",
         out=tmp_path_factory.mktemp("cards") / "small",
         tried=[runs["tried-0.3"], runs["tried-1.0"]],
+        twin_tried=[runs["twin-tried-0.01"], runs["twin-tried-0.1"]],
         data_root="nowhere",
     )
 
@@ -98,8 +102,12 @@ def test_a_card_holds_every_seed_and_the_twin(card: Path, runs: dict[str, Path])
     assert told["results"][1]["s_draws"]["pred_nll"] == pytest.approx(written["pred_nll"], abs=1e-9)
     inside = load_data("mnist-mini", **parts_of(runs["run-4"])).test.x
     found = detect(load(runs["run-4"]), inside, gaussian_noise(inside), 10, seed=4)
-    for score, value in told["results"][1]["ood"]["Gaussian noise"].items():
-        assert value == pytest.approx(found[score]["auroc"], abs=1e-9)
+    seen = told["results"][1]["ood"]["Gaussian noise"]
+    for score in ("entropy", "mutual_information"):
+        assert seen[score] == pytest.approx(found[score]["auroc"], abs=1e-9)
+    sure = load(runs["run-4"]).predict(gaussian_noise(inside)[:2000], 10, seed=4, standardised=True).max(-1).values
+    assert seen["confidence"] == pytest.approx(float(sure.mean()), abs=1e-5)
+    assert seen["share_above_90"] == pytest.approx(float((sure > 0.9).double().mean()), abs=1e-3)
     assert told["made"]["pyro_bnn"] == pb.__version__
 
 
@@ -134,7 +142,8 @@ def test_a_card_lists_the_settings_tried_best_first(card: Path, runs: dict[str, 
         assert row.keys() == wanted.keys()
         for key in row.keys() - {"settings"}:
             assert row[key] == pytest.approx(float(wanted[key]), abs=1e-6)
-    (alone,) = told["twin"]["tried"]
+    assert len(told["twin"]["tried"]) == 3
+    (alone,) = (row for row in told["twin"]["tried"] if not row["settings"])
     numbers = {"val_nll": float(nll["twin-3"].mean()), **ece["twin-3"]}
     assert alone == {"settings": [], "seed": 3, "epochs": 3, **{k: pytest.approx(v) for k, v in numbers.items()}}
     text = markdown(told)
@@ -144,7 +153,7 @@ def test_a_card_lists_the_settings_tried_best_first(card: Path, runs: dict[str, 
     assert f"| `epochs=1` `eta=0.3` | 3 | 1 | {nll['tried-0.3'].mean():.4f} | {difference.mean():+.4f} ± " in text
     assert f"| `epochs=1` `eta=1.0` | 3 | 1 | {best:.4f}† |  |  |" in text
     assert text.count("† Given up") == 1
-    assert "Settings tried, twin" not in text
+    assert "Settings tried, twin" in text
 
 
 def test_a_card_says_when_calibration_chose(card: Path) -> None:
@@ -330,9 +339,16 @@ def test_text_and_table_show_the_numbers(card: Path) -> None:
     shipped = told["results"][0]["s_draws"]
     for shown in (f"{100 * shipped['accuracy']:.2f} %", f"{shipped['pred_nll']:.4f}", told["command"], "3 (shipped)"):
         assert shown in text
-    row = readme_table([told]).splitlines()[2]
-    assert row.startswith("| [`small`](pyro_bnn/weights/small/card.md) | 0.1 |")
-    assert f"{told['mean']['s_draws']['pred_nll']:.4f}" in row
+    row, twin = readme_table([told]).splitlines()[2:4]
+    assert row.startswith("| [`small`](pyro_bnn/weights/small/card.md), eta 0.1 |")
+    assert twin.startswith("| ↳ its twin |")
+    for line, mean in ((row, told["mean"]["s_draws"]), (twin, told["twin"]["mean"]["raw"])):
+        assert f"{mean['pred_nll']:.4f}" in line
+    for line, rows in ((row, told["results"]), (twin, told["twin"]["results"])):
+        for score in ("entropy", "confidence"):
+            assert f"{np.mean([r['ood']['Gaussian noise'][score] for r in rows]):.3f}" in line
+    assert f"{told['mean']['scaled']['pred_nll']:.4f}" in row
+    assert f"{told['differences']['both_scaled']['pred_nll']['mean']:+.4f}" in row
 
 
 def test_a_card_of_one_run_needs_no_twin(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -356,7 +372,7 @@ def test_what_is_no_card_is_refused(runs: dict[str, Path], tmp_path: Path) -> No
     expect("no twin of seed 3", [runs["run-3"]], [runs["twin-4"]])
     expect("is not deterministic: .*method=map", [runs["run-3"]], [runs["run-3"]])
     longer = run(tmp_path / "longer", seed=3, method="map", epochs=1)
-    expect("is no twin of .*: epochs differ", [runs["run-3"]], [longer])
+    expect("other chances than .*: the posterior is 3 epochs against 1", [runs["run-3"]], [longer])
     part = run(tmp_path / "part", data_args={"train_size": 300, "test_size": 100}, epochs=1)
     expect("scored on 100 test rows: a card needs all", [part])
 
@@ -376,7 +392,7 @@ def test_the_table_goes_between_the_markers(tmp_path: Path) -> None:
     assert lines[:3] == ["before", "", START]
     assert lines[-3:] == [END, "", "after"]
     assert "old" not in lines
-    assert len(lines) == 6 + 2 + len(shipped_cards())
+    assert len(lines) == 6 + 2 + 2 * len(shipped_cards()) + 2  # a row each for posterior and twin, and what they say
     first = file.read_text()
     write_readme(file)
     assert file.read_text() == first
@@ -411,14 +427,16 @@ def test_shipped_cards_are_whole(name: str) -> None:
     assert f"{name}: learning curves" in (folder / told["curve"]).read_text()
 
 
-def test_the_twin_of_snapshots_trains_as_long_as_all_of_them(tmp_path: Path) -> None:
+def test_the_twin_of_snapshots_is_as_many_networks(tmp_path: Path) -> None:
     chain = run(tmp_path / "chain", seed=3, epochs=1, method={"name": "snapshots", "members": 2})
-    short, long = (run(tmp_path / f"twin-{n}", seed=3, epochs=n, method="map") for n in (1, 2))
-    with pytest.raises(ValueError, match=r"is no twin of .*: epochs differ"):
-        make_card([chain], twins=[short], out=tmp_path / "card", data_root="nowhere")
-    told = read_card(make_card([chain], twins=[long], out=tmp_path / "card", data_root="nowhere"))
+    alone = run(tmp_path / "alone", seed=3, epochs=2, method="map")
+    fair = run(tmp_path / "fair", seed=3, epochs=1, method={"name": "ensemble", "members": 2, "of": "map"})
+    with pytest.raises(ValueError, match=r"other chances.*2 networks against 1"):
+        make_card([chain], twins=[alone], out=tmp_path / "card", data_root="nowhere")
+    told = read_card(make_card([chain], twins=[fair], out=tmp_path / "card", data_root="nowhere"))
     assert told["kind"] == "snapshots"
-    assert "epochs=2" in shlex.split(told["twin"]["command"])
+    assert told["unequal"] == []
+    assert told["twin"]["results"][0]["raw"]["epistemic"] > 0  # a twin of two draws
 
 
 @pytest.mark.parametrize("name", shipped_cards())

@@ -1,15 +1,21 @@
 """The command: what it prints, and one line with exit code 2 for a mistake."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from pyro_bnn.cards.make import read_card
 from pyro_bnn.cli import main
+from pyro_bnn.guides import AutoMeanFieldNormal
+from pyro_bnn.models import BNN, MLP, likelihoods, priors
+from pyro_bnn.posterior import Posterior
+from pyro_bnn.runs.loading import shipped_posteriors
 
 SMALL = ["--set", "epochs=1", "--set", "data_args={train_size=300, test_size=100}", "--set", "num_samples=2"]
 
@@ -140,15 +146,46 @@ def test_help_does_not_import_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_lists_are_plain_in_a_pipe_and_whole_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["list", "models"]) == 0
+    assert "lenet5" in capsys.readouterr().out.splitlines()
+    assert main(["list"]) == 0
+    assert "models\tlenet5" in capsys.readouterr().out.splitlines()
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(["list", "posteriors"]) == 0
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    firsts = [line.split()[0] for line in shown.splitlines() if line.strip()]
+    assert set(shipped_posteriors()) <= set(firsts)
+    assert main(["-h"]) == main(["report", "-h"]) == 0
+    assert re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).count("--help") == 2
+
+
+def test_a_report_of_a_posterior_that_no_recipe_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = {"x": torch.randn(30, 2, generator=generator), "y": torch.randint(0, 2, (30,), generator=generator)}
+    parts = {f"{name}_{part}": values.numpy() for name, values in rows.items() for part in ("train", "test")}
+    np.savez(tmp_path / "own.npz", **parts)
+    model = BNN(MLP(2, 2, hidden=(4,)), priors.Kaiming(), likelihoods.Categorical(), 30)
+    Posterior(model, AutoMeanFieldNormal(model)).save(tmp_path / "own")
+    assert main(["report", str(tmp_path / "own")]) == 2
+    assert "--data FILE" in capsys.readouterr().err
+    arguments = ["report", str(tmp_path / "own"), "--data", str(tmp_path / "own.npz"), "--num-samples", "5"]
+    assert main([*arguments, "--out", str(tmp_path / "new" / "place")]) == 0
+    assert "30 test rows" in (tmp_path / "new" / "place" / "report.html").read_text()
+
+
 def test_list_tells_more_of_recipes_and_posteriors(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "recipes"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "LeNet-5 on 5,000 embedded digits" in shown
     assert main(["list", "posteriors"]) == 0
     shown = capsys.readouterr().out
-    row = next(line for line in shown.splitlines() if line.strip().startswith("lenet5-mnist-mini"))
+    row = next(line for line in shown.splitlines() if line.startswith("lenet5-mnist-mini\t"))
     card = read_card("lenet5-mnist-mini")
-    assert row.split()[1:4] == ["mnist-mini", "0.1", f"{100 * card['shipped']['accuracy']:.2f}"]
+    assert row.replace(" %", "").split("\t")[1:4] == ["mnist-mini", "0.1", f"{100 * card['shipped']['accuracy']:.2f}"]
     assert main(["list", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     recipe = told["recipes"]["resnet34-cifar10-sgd"]

@@ -31,7 +31,7 @@ from pyro.infer import SVI, Predictive, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoLowRankMultivariateNormal, AutoNormal
 from torch import Tensor, nn
 
-from pyro_bnn.guides import AutoLowRankNormal, AutoMeanFieldNormal, AutoPoint
+from pyro_bnn.guides import AutoFullRankNormal, AutoLowRankNormal, AutoMeanFieldNormal, AutoPoint
 from pyro_bnn.inference import FlatMeanField_ELBO, kl_divergence, per_datum, predictive_draws, scale_kl
 from pyro_bnn.inference.checkpoint import parameters_of
 from pyro_bnn.inference.draws import ClassDraw, draw_of
@@ -76,6 +76,7 @@ GUIDES: dict[str, GuideRow] = {
     "mean field per site": GuideRow(lambda model: AutoMeanFieldNormal(model, groups="site", init_scale=0.1)),
     "mean field capped": GuideRow(lambda model: AutoMeanFieldNormal(model, max_scale=0.2, init_loc="zeros")),
     "low rank": GuideRow(lambda model: AutoLowRankNormal(model, rank=2)),
+    "full rank": GuideRow(AutoFullRankNormal),
     "point": GuideRow(AutoPoint, spread=False),
     "Pyro's AutoNormal": GuideRow(lambda model: AutoNormal(hidden(model)), own=False),
     "Pyro's AutoDelta": GuideRow(lambda model: AutoDelta(hidden(model)), own=False, spread=False),

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn.analysis.arviz import open_arviz
+from pyro_bnn.analysis.arviz import groups_of, open_arviz
 from pyro_bnn.assemble import catalogue
 from pyro_bnn.guides import AutoLowRankNormal, AutoPoint, Ensemble, StoredDraws
 from pyro_bnn.inference.svi import Callback, Diverged, FitState
@@ -80,7 +80,7 @@ def test_one_interface_saved_loaded_and_resumed(name: str, tmp_path: Path) -> No
     whole = run_small(kind, tmp_path / "whole", report=True)
     assert "<html" in (tmp_path / "whole" / "report.html").read_text()
     idata = open_arviz(tmp_path / "whole" / "posterior.nc")
-    assert {"posterior_predictive", "log_likelihood", "predictions", "prior"} <= set(idata.groups())
+    assert {"posterior_predictive", "log_likelihood", "predictions", "prior"} <= set(groups_of(idata))
     idata.close()
     loaded = load(tmp_path / "whole")
     for posterior in (whole.posterior, loaded):
@@ -161,6 +161,39 @@ def test_points_are_recorded_like_means_and_deviations(kind: str, caplog: pytest
     with caplog.at_level("INFO", logger="pyro_bnn"):
         run_small(KINDS[kind], None, estimator="analytic", epochs=1)
     assert any(line.startswith("recorded BNN") for line in caplog.messages)
+
+
+@pytest.mark.parametrize(("kind", "rate", "epochs"), [("svi", 0.3, 3), ("map", 0.1, 3), ("ml", 0.03, 8)])
+def test_the_best_epoch_is_kept_or_the_last(kind: str, rate: float, epochs: int, tmp_path: Path) -> None:
+    """At these rates the last epoch is not the best; an average of its snapshot alone is the last."""
+
+    class Ends(Callback):
+        def __init__(self) -> None:
+            self.locs: list[torch.Tensor] = []
+
+        def epoch(self, state: FitState) -> None:
+            self.locs.append(state.guide.loc.detach().clone())
+
+    wild = {"optim.loc.lr": rate, "val_fraction": 0.3, "epochs": epochs, "batch_size": 20 if kind == "ml" else 100}
+    ends = Ends()
+    best = run_small(kind, None, callbacks=[ends], **wild)
+    assert best.results["best_epoch"] < epochs
+    assert torch.equal(best.posterior.guide.loc, ends.locs[best.results["best_epoch"] - 1])
+    last = run_small({"name": kind, "keep": "last"}, tmp_path, **wild)
+    assert torch.equal(last.posterior.guide.loc, ends.locs[-1])
+    assert last.results["best_epoch"] is None
+    assert not torch.equal(ends.locs[-1], best.posterior.guide.loc)
+    assert last.recipe.method == {"name": kind, "keep": "last"}
+    assert 'keep = "last"' in (tmp_path / "recipe.toml").read_text()
+    assert best.recipe.method == {"name": kind}  # as earlier versions wrote it
+    if kind != "ml":
+        single = {"name": "swa", "of": kind, "start": epochs - 1, "cycle": 1.0, "schedule": "recipe"}
+        assert torch.equal(run_small(single, None, **wild).posterior.guide.loc, ends.locs[-1])
+
+
+def test_what_is_kept_is_best_or_last() -> None:
+    with pytest.raises(ValueError, match=r"method\.keep='first' is unknown: pass 'best' or 'last'"):
+        make_method({"name": "map", "keep": "first"})
 
 
 def test_a_point_is_averaged_as_well() -> None:

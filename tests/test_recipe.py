@@ -140,7 +140,7 @@ def test_finding(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no recipe file .*none.toml; give an existing .*lenet5-mnist"):
         find_recipe(tmp_path / "none.toml")
     with pytest.raises(
-        ValueError, match=r"unknown recipe 'lenet-mnist' \(did you mean 'lenet5-mnist'\?\); the recipes are"
+        ValueError, match=r"unknown recipe 'lenet-mnist' \(did you mean 'lenet5-mnist'\?\); `pyro-bnn list recipes`"
     ):
         find_recipe("lenet-mnist")
 

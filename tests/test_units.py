@@ -380,4 +380,4 @@ def test_programs_with_plates_of_their_own_are_exported() -> None:
     assert idata.posterior["w"].shape == (1, 4, 3)
     w = torch.from_numpy(idata.posterior["w"].values[0])
     expected = dist.Normal(0.0, 1.0).log_prob(w).sum(1)
-    np.testing.assert_allclose(idata.sample_stats["log_prior"].values[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(idata.log_prior["w"].values[0], expected, rtol=1e-5)

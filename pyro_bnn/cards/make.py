@@ -44,6 +44,7 @@ from pyro_bnn.analysis.scores.metrics import classification_metrics, ece_null
 from pyro_bnn.analysis.scores.ood import accumulate, auroc, gaussian_noise, ood_scores
 from pyro_bnn.assemble import resolve
 from pyro_bnn.cards.curve import learning_curves
+from pyro_bnn.cards.fair import is_deterministic, unequal
 from pyro_bnn.cards.text import markdown, readme_table
 from pyro_bnn.cards.tuning import leaves, setting, settings_tried
 from pyro_bnn.common.errors import border
@@ -76,10 +77,7 @@ LABELS_PER_ROW = 5 / 10_000
 NOISE_ROWS, NOISE_DRAWS, NOISE_TOLERANCE = 16, 10, 1e-3
 SHOWN = ("accuracy", "pred_nll", "ece", "brier", "confidence", "entropy", "epistemic", "gibbs_nll")
 _OUTSIDE_ROWS = 2000
-_SAME = (
-    *("model", "model_args", "data", "data_args", "augment", "val_fraction", "likelihood", "epochs", "batch_size"),
-    *("patience", "seed"),
-)
+_SAME = ("model", "model_args", "data", "data_args", "val_fraction", "likelihood", "batch_size", "patience", "seed")
 """What a twin has in common with its posterior; its rates and its penalty are tuned on their own."""
 
 _SAME_ROWS = ("data", "data_args", "val_fraction", "seed")
@@ -113,24 +111,27 @@ def _outside(run: FinishedRun, data_root: str | Path | None) -> dict[str, Tensor
 def _unfamiliar_scores(
     run: FinishedRun, evaluation: ClassEvaluation, data_root: str | Path | None
 ) -> dict[str, dict[str, float]]:
-    """Return AUROC by unfamiliar set and score; a point has no mutual information."""
+    """Return AUROC by unfamiliar set and score (a point has no mutual information), and how sure it is there."""
     inside = {"entropy": evaluation.entropy, "mutual_information": evaluation.epistemic}
     if evaluation.num_samples == 1:
         del inside["mutual_information"]
     table = {}
     for name, x in _outside(run, data_root).items():
-        scores = ood_scores(accumulate(run.posterior, x, evaluation.num_samples, run.recipe.seed))
+        seen = accumulate(run.posterior, x, evaluation.num_samples, run.recipe.seed)
+        scores, sure = ood_scores(seen), seen.log_probs.exp().max(-1).values
         table[name] = {score: auroc(values, scores[score]) for score, values in inside.items()}
+        table[name] |= {"confidence": float(sure.mean()), "share_above_90": float((sure > 0.9).double().mean())}
     return table
 
 
 @final
 @dataclass(frozen=True)
 class _Scored:
-    """What one seed gave, as it stands in the card, and the rows that differences are taken of."""
+    """What one seed gave, as it stands in the card, and the rows that differences are taken of, raw and scaled."""
 
     numbers: dict[str, Any]
     evaluation: ClassEvaluation
+    scaled: Tensor | None
 
 
 @final
@@ -156,12 +157,16 @@ def _score(run: FinishedRun, evaluation: ClassEvaluation, data_root: str | Path 
         "s_draws": _calibrated(table["s_draws"], evaluation.log_probs),
         "ood": _unfamiliar_scores(run, evaluation, data_root),
     }
-    return _Scored(numbers, evaluation)
+    if run.data.val is None:
+        return _Scored(numbers, evaluation, None)
+    numbers["scaled"], scaled = _at_temperature(run, evaluation, evaluation.num_samples)
+    return _Scored(numbers, evaluation, scaled)
 
 
 def _score_twin(run: FinishedRun, data_root: str | Path | None) -> _ScoredTwin:
-    evaluation, val = _classes(run, 1), run.data.val
-    numbers = {
+    draws, val = run.draws(), run.data.val
+    evaluation = _classes(run, draws)
+    numbers: dict[str, Any] = {
         "seed": run.recipe.seed,
         "seconds": run.results.get("seconds", {}).get("train"),
         "raw": _calibrated(evaluation.table["s_draws"], evaluation.log_probs),
@@ -169,11 +174,18 @@ def _score_twin(run: FinishedRun, data_root: str | Path | None) -> _ScoredTwin:
     }
     if val is None:
         return _ScoredTwin(numbers, evaluation.log_probs, None)
-    temperature = fit_temperature(accumulate(run.posterior, val.x, 1, run.recipe.seed).log_probs, val.y)
-    scaled = scale_temperature(evaluation.log_probs, temperature)
-    at_temperature = _calibrated(classification_metrics(scaled, evaluation.labels), scaled)
-    numbers["scaled"] = {"temperature": temperature, **at_temperature}
+    numbers["scaled"], scaled = _at_temperature(run, evaluation, draws)
     return _ScoredTwin(numbers, evaluation.log_probs, scaled)
+
+
+def _at_temperature(run: FinishedRun, evaluation: ClassEvaluation, draws: int) -> tuple[dict[str, Any], Tensor]:
+    """Return the scores of the predictive at the temperature that validation rows give it, and the predictive."""
+    val = run.data.val
+    assert val is not None
+    temperature = fit_temperature(accumulate(run.posterior, val.x, draws, run.recipe.seed).log_probs, val.y)
+    scaled = scale_temperature(evaluation.log_probs, temperature)
+    scores = _calibrated(classification_metrics(scaled, evaluation.labels), scaled)
+    return {"temperature": temperature, **scores}, scaled
 
 
 # -- several runs ------------------------------------------------------------------------------------------------------
@@ -206,15 +218,19 @@ def paired_difference(values: Sequence[Tensor], others: Sequence[Tensor]) -> dic
     return difference
 
 
-def _differences(scored: Sequence[_Scored], predictives: Sequence[Tensor]) -> dict[str, dict[str, float]]:
-    """Return accuracy and NLL of the posteriors minus those of predictives (N, K) for the same seeds."""
-    evaluations = [score.evaluation for score in scored]
-    labels = [evaluation.labels for evaluation in evaluations]
-    own = [evaluation.log_density for evaluation in evaluations]
-    other = [p.gather(1, y[:, None])[:, 0] for p, y in zip(predictives, labels, strict=True)]
-    right = [evaluation.correct.double() for evaluation in evaluations]
-    right_other = [(p.argmax(1) == y).double() for p, y in zip(predictives, labels, strict=True)]
-    return {"accuracy": paired_difference(right, right_other), "pred_nll": paired_difference(other, own)}
+def _differences(
+    labels: Sequence[Tensor], predictives: Sequence[Tensor], others: Sequence[Tensor]
+) -> dict[str, dict[str, float]]:
+    """Return accuracy and NLL of predictives (N, K) minus those of others, for the same rows and seeds."""
+
+    def right(of: Sequence[Tensor]) -> list[Tensor]:
+        return [(p.argmax(1) == y).double() for p, y in zip(of, labels, strict=True)]
+
+    def nll(of: Sequence[Tensor]) -> list[Tensor]:
+        return [-p.gather(1, y[:, None])[:, 0] for p, y in zip(of, labels, strict=True)]
+
+    pairs = {"accuracy": right, "pred_nll": nll}
+    return {name: paired_difference(per_row(predictives), per_row(others)) for name, per_row in pairs.items()}
 
 
 def _check(runs: Sequence[FinishedRun]) -> None:
@@ -254,19 +270,22 @@ def _pair(runs: Sequence[FinishedRun], twins: Sequence[FinishedRun]) -> list[Fin
         twin = by_seed.get(run.recipe.seed)
         if twin is None:
             raise ValueError(f"no twin of seed {run.recipe.seed}: give one for every seed, or none")
-        own, other = ({**each.recipe.model_dump(), "epochs": _epochs(each.recipe)} for each in (run, twin))
+        own, other = run.recipe.model_dump(), twin.recipe.model_dump()
         changed = [key for key in _SAME if own[key] != other[key]]
         if changed:
             raise ValueError(f"{twin.path} is no twin of {run.path}: {', '.join(changed)} differ")
-        if twin.draws() != 1:
-            raise ValueError(f"{twin.path} is not deterministic: train the twin with --set method=map")
+        if not is_deterministic(twin.recipe.model_dump()):
+            raise ValueError(
+                f"{twin.path} is not deterministic: train the twin with --set method=map, an average of it, or an "
+                f"ensemble of such"
+            )
+        words = unequal(run.recipe.model_dump(), twin.recipe.model_dump())
+        if words:
+            raise ValueError(
+                f"{twin.path} had other chances than {run.path}: the posterior is {', '.join(words)}; train a twin "
+                f'with the same, e.g. --set \'method={{name = "swa", of = "map"}}\''
+            )
     return [by_seed[run.recipe.seed] for run in runs]
-
-
-def _epochs(recipe: Recipe) -> int:
-    """Return how long one network was trained: all snapshots together are one network."""
-    kind = recipe.method
-    return recipe.epochs * (kind["members"] if kind["name"] == "snapshots" else 1)
 
 
 # -- how it was trained ------------------------------------------------------------------------------------------------
@@ -355,6 +374,11 @@ def make_card(
     """
     if twin_tried and not twins:
         raise ValueError("twin_tried has settings of a twin, but there are no twins: give a twin for every seed")
+    if twins and len(tried) != len(twin_tried):
+        raise ValueError(
+            f"tried= has {len(tried)} other settings and twin_tried= {len(twin_tried)}: posterior and twin are tuned "
+            f"equally, so give the run folders of as many of both"
+        )
     opened = [open_run(path, data_root) for path in runs]
     _check(opened)
     pairs = _pair(opened, [open_run(path, data_root) for path in twins])
@@ -377,7 +401,7 @@ def make_card(
         "results": [score.numbers for score in scored],
         "mean": {
             column: _means([score.numbers[column] for score in scored])
-            for column in ("plug_in", "one_draw", "s_draws")
+            for column in ("plug_in", "one_draw", "s_draws", "scaled")
             if column in scored[0].numbers
         },
     }
@@ -459,12 +483,16 @@ def _origin(run: FinishedRun) -> dict[str, Any]:
 def _beside(scored: Sequence[_Scored], twins: Sequence[_ScoredTwin], command: str) -> dict[str, Any]:
     """Return what a card says of its twins."""
     rows = [twin.numbers for twin in twins]
-    differences = {"raw": _differences(scored, [twin.raw for twin in twins])}
+    labels, own = ([getattr(s.evaluation, name) for s in scored] for name in ("labels", "log_probs"))
+    differences = {"raw": _differences(labels, own, [twin.raw for twin in twins])}
     scaled = [twin.scaled for twin in twins if twin.scaled is not None]
+    own_scaled = [score.scaled for score in scored if score.scaled is not None]
     if len(scaled) == len(twins):
-        differences["scaled"] = _differences(scored, scaled)
+        differences["scaled"] = _differences(labels, own, scaled)
+        if len(own_scaled) == len(scored):
+            differences["both_scaled"] = _differences(labels, own_scaled, scaled)
     means = {column: _means([row[column] for row in rows]) for column in ("raw", "scaled") if column in rows[0]}
-    return {"twin": {"command": command, "results": rows, "mean": means}, "differences": differences}
+    return {"twin": {"command": command, "results": rows, "mean": means}, "differences": differences, "unequal": []}
 
 
 def _data(run: FinishedRun) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from pyro_bnn.common.shown import in_markdown, visible
 
-__all__ = ["markdown", "readme_table"]
+__all__ = ["markdown", "readme_table", "verdict"]
 
 
 def _percent(value: float, digits: int = 2) -> str:
@@ -118,15 +118,23 @@ def _twin(card: Mapping[str, Any]) -> str:
                 rows.append([seed, _percent(m["accuracy"]), f"{m['pred_nll']:.4f}", f"{m['ece']:.4f}"])
     tried = f"Settings tried on validation: {_number_tried(twin)}.\n\n"
     text = f"`{_code(twin['command'])}`\n\n{tried}" + _table(["seed", "accuracy", "NLL", "ECE"], rows)
-    for kind, label in (("raw", "raw"), ("scaled", "temperature-scaled")):
+    if card.get("unequal"):
+        text += f"\n**Not the same chances**: the posterior is {', '.join(map(in_markdown, card['unequal']))}.\n"
+    for kind, label in _COMPARED:
         if kind in card["differences"]:
             d = card["differences"][kind]
             text += (
-                f"\nPosterior minus {label} twin, paired: accuracy {_difference(d['accuracy'], 100)} points, NLL "
+                f"\n{label}, paired: accuracy {_difference(d['accuracy'], 100)} points, NLL "
                 f"{_difference(d['pred_nll'])}.\n"
             )
     return text
 
+
+_COMPARED = (
+    ("raw", "Posterior minus raw twin"),
+    ("scaled", "Posterior minus temperature-scaled twin"),
+    ("both_scaled", "Temperature-scaled posterior minus temperature-scaled twin"),
+)
 
 _TRIED = (
     *("differs in", "seed", "epochs", "validation NLL", "minus the card's, paired (± standard error)"),
@@ -187,46 +195,117 @@ def _difference(numbers: Mapping[str, float], factor: float = 1) -> str:
 
 def _unfamiliar(card: Mapping[str, Any], ship: Mapping[str, Any]) -> str:
     twin = next((row for row in card.get("twin", {}).get("results", ()) if row["seed"] == ship["seed"]), None)
-    rows = []
-    for name, scores in ship["ood"].items():
-        mutual = scores.get("mutual_information")
-        rows.append(
-            [
-                in_markdown(name),
-                f"{scores['entropy']:.4f}",
-                "-" if mutual is None else f"{mutual:.4f}",
-                *([] if twin is None else [f"{twin['ood'][name]['entropy']:.4f}"]),
-            ]
-        )
-    return _table(["", "entropy", "mutual information", *([] if twin is None else ["twin, entropy"])], rows)
+    sides = [("", ship), *([] if twin is None else [("twin, ", twin)])]
+    wanted = [
+        (side, row, score, words)
+        for side, row in sides
+        for score, words in _IN_FRONT
+        if any(score in numbers for numbers in row["ood"].values())
+    ]
+    rows = [
+        [
+            in_markdown(name),
+            *(f"{row['ood'][name][score]:.4f}" if score in row["ood"][name] else "-" for _, row, score, _ in wanted),
+        ]
+        for name in ship["ood"]
+    ]
+    return _table(["", *(f"{side}{words}" for side, _, _, words in wanted)], rows)
 
 
-def _mean_auroc(card: Mapping[str, Any], name: str) -> float:
-    rows = [row["ood"][name]["entropy"] for row in card["results"]]
-    return float(sum(rows) / len(rows))
+_IN_FRONT = (
+    ("entropy", "entropy"),
+    ("mutual_information", "mutual information"),
+    ("confidence", "mean confidence"),
+    ("share_above_90", "share above .9"),
+)
+
+
+def _mean_of(results: Sequence[Mapping[str, Any]], set_name: str, score: str) -> str:
+    """Return the mean over seeds of a score in front of unfamiliar inputs; a dash where it was not measured."""
+    values = [row["ood"].get(set_name, {}).get(score) for row in results]
+    return "–" if None in values or not values else f"{sum(values) / len(values):.3f}"
+
+
+def verdict(card: Mapping[str, Any]) -> str:
+    """
+    Return what uncertainty buys against the temperature-scaled twin, in one word: better, worse, or level.
+
+    Level is within two standard errors of the paired NLL, over rows or over seeds, whichever is larger.
+    """
+    differences = card.get("differences", {})
+    if "scaled" not in differences:
+        return "no twin"
+    d = differences.get("both_scaled", differences["scaled"])["pred_nll"]
+    error = max(d["se_rows"], d.get("se_seeds", 0.0))
+    return "level" if abs(d["mean"]) <= 2 * error else "better" if d["mean"] < 0 else "worse"
+
+
+_NOISE = "Gaussian noise"
+_HEAD = (
+    *("", "accuracy", "NLL", "NLL scaled", "ECE (inside its null)", "mutual information"),
+    *("AUROC of noise", "sure of noise", "scaled NLL minus the twin's", "size"),
+)
 
 
 def readme_table(cards: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table of the zoo: a row per card, means over seeds."""
+    """Return the table of the zoo, a row per posterior and one for its twin, means over seeds; and what it says."""
     rows = []
     for card in cards:
-        mean, seeds = card["mean"]["s_draws"], len(card["results"])
-        nulls = [row["s_draws"]["ece"] <= row["s_draws"]["ece_null"]["upper"] for row in card["results"]]
-        twin = card.get("twin", {}).get("mean", {})
-        scaled = "-" if "scaled" not in twin else f"{twin['raw']['pred_nll']:.4f} → {twin['scaled']['pred_nll']:.4f}"
-        far = ", ".join(f"{name} {_mean_auroc(card, name):.3f}" for name in card["results"][0]["ood"])
+        mean, results = card["mean"], card["results"]
+        mark = "†" if card.get("unequal") else ""
         rows.append(
             [
-                f"[`{card['name']}`](pyro_bnn/weights/{card['name']}/card.md)",
-                f"{card['eta']:g}",
-                _with_sd(mean, "accuracy", True),
-                _with_sd(mean, "pred_nll"),
-                f"{mean['ece']:.4f} ({sum(nulls)}/{seeds})",
-                f"{mean['epistemic']:.4f}",
-                scaled,
-                far,
+                f"[`{card['name']}`](pyro_bnn/weights/{card['name']}/card.md), eta {card['eta']:g}",
+                *_scores(mean["s_draws"], mean.get("scaled"), [row["s_draws"] for row in results]),
+                f"{mean['s_draws']['epistemic']:.4f}",
+                *(_mean_of(results, _NOISE, score) for score in ("entropy", "confidence")),
+                _gain(card) + mark,
                 f"{card['shipped']['bytes'] / 1000:.0f} kB",
             ]
         )
-    head = ["posterior", "eta", "accuracy", "NLL", "ECE (inside its null)", "mutual information"]
-    return _table([*head, "twin's NLL → scaled", "AUROC by entropy", "size"], rows)
+        twin = card.get("twin")
+        if twin is not None:
+            noise = (_mean_of(twin["results"], _NOISE, score) for score in ("entropy", "confidence"))
+            scores = _scores(twin["mean"]["raw"], twin["mean"].get("scaled"), [row["raw"] for row in twin["results"]])
+            rows.append(["↳ its twin", *scores, "–", *noise, "", ""])
+    return _table(_HEAD, rows) + "\n" + _in_words(cards)
+
+
+def _scores(
+    raw: Mapping[str, float], scaled: Mapping[str, float] | None, seeds: Sequence[Mapping[str, Any]]
+) -> tuple[str, ...]:
+    inside = sum(row["ece"] <= row["ece_null"]["upper"] for row in seeds)
+    return (
+        _with_sd(raw, "accuracy", True),
+        _with_sd(raw, "pred_nll"),
+        "–" if scaled is None else f"{scaled['pred_nll']:.4f}",
+        f"{raw['ece']:.4f} ({inside}/{len(seeds)})",
+    )
+
+
+def _gain(card: Mapping[str, Any]) -> str:
+    differences = card.get("differences", {})
+    if "scaled" not in differences:
+        return "–"
+    d = differences.get("both_scaled", differences["scaled"])["pred_nll"]
+    return f"{d['mean']:+.4f} ± {max(d['se_rows'], d.get('se_seeds', 0.0)):.4f}"
+
+
+_WORDS = {
+    "better": "Better than the scaled twin beyond two standard errors",
+    "level": "Level with it: uncertainty buys nothing in NLL",
+    "worse": "Worse than it",
+}
+
+
+def _in_words(cards: Sequence[Mapping[str, Any]]) -> str:
+    """Return which posteriors are better than their twins, which are not, and whose twins had other chances."""
+    sentences = []
+    for word, text in _WORDS.items():
+        names = [f"`{card['name']}`" for card in cards if verdict(card) == word]
+        if names:
+            sentences.append(f"{text}: {', '.join(names)}.")
+    other = [f"`{card['name']}` ({', '.join(card['unequal'])})" for card in cards if card.get("unequal")]
+    if other:
+        sentences.append(f"† The twin had other chances, so that this is no comparison: {'; '.join(other)}.")
+    return " ".join(sentences) + "\n"

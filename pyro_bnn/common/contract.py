@@ -111,6 +111,10 @@ class Guide(ABC):
         """Return the stored draws of every site by chain, (chains, S / chains, *shape); None if none are stored."""
         return None
 
+    def sample_stats(self) -> dict[str, Tensor]:
+        """Return what a sampler noted of each of its stored draws, (chains, S / chains), under ArviZ' names."""
+        return {}
+
     # -- finitely many draws -------------------------------------------------------------------------------------
 
     def restart(self) -> None:  # noqa: B027
@@ -250,6 +254,10 @@ class ForeignGuide(Guide):
     def by_site(self) -> dict[str, Tensor] | None:
         """Return its stored draws, if it has them."""
         return cast("dict[str, Tensor] | None", self._own("by_site", super().by_site)())
+
+    def sample_stats(self) -> dict[str, Tensor]:
+        """Return what it noted of its stored draws, if it did."""
+        return dict(self._own("sample_stats", dict)())
 
     def restart(self) -> None:
         """Begin a new round, if it has rounds."""

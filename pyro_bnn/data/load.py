@@ -142,8 +142,8 @@ def load_data(
     train, test = _to_splits(source)
     chosen = _task(source, task, train)
     train, test, num_classes = _check_targets(source, chosen, train, test)
-    train = _resize(train, train_size, seed, "train_size", num_classes or 1)
-    test = _resize(test, test_size, seed, "test_size", 1)
+    train = _scaled(_resize(train, train_size, seed, "train_size", num_classes or 1))
+    test = _scaled(_resize(test, test_size, seed, "test_size", 1))
     train, val = _take_validation(train, val_fraction, seed, num_classes)
     train, val, test, standardiser = _standardise_x(train, val, test, standardise)
     y_standardiser = None
@@ -247,8 +247,12 @@ def _inputs(values: npt.NDArray[Any], name: str) -> Tensor:
         x = x[:, None]  # (N, H, W) -> (N, 1, H, W)
     elif x.shape[3] in _CHANNELS and x.shape[1] not in _CHANNELS:
         x = x.permute(0, 3, 1, 2)  # (N, H, W, C) -> (N, C, H, W)
-    x = x.contiguous()
-    return x.float().div_(255) if x.dtype == torch.uint8 else x.float()
+    return x if x.dtype == torch.uint8 else x.contiguous().float()
+
+
+def _scaled(rows: Split) -> Split:
+    """Images in uint8 become floats in [0, 1], once the rows are taken: they need four times the memory."""
+    return replace(rows, x=rows.x.contiguous().float().div_(255)) if rows.x.dtype == torch.uint8 else rows
 
 
 def _targets(values: npt.NDArray[Any], name: str) -> Tensor:

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyro_bnn.data.checks import suggest
+from pyro_bnn.data.kept import arrays_of
 from pyro_bnn.data.npz import Archive
 
 __all__ = ["DATASETS", "Source", "data_root", "read_source"]
@@ -112,9 +113,8 @@ def read_source(
     return replace(source, name=name, class_names=source.class_names or _CLASS_NAMES.get(name))
 
 
-def _read_npz(path: Path, split: int | None) -> Source:
-    if not path.exists():
-        raise FileNotFoundError(f"no data file {path}; give the path of a .npz with the keys {', '.join(_PARTS)}")
+def _checked(path: Path) -> dict[str, Array]:
+    """Return the arrays of a file whose names are those of one of the two layouts."""
     with Archive(path, _REMEDY) as archive:
         layout = _TABLE if "split" in archive.names or "x" in archive.names else _PARTS
         weights = "weights" if layout is _TABLE else "weights_train"
@@ -129,7 +129,14 @@ def _read_npz(path: Path, split: int | None) -> Source:
                 f"optional weights_train, or {', '.join(_TABLE)} and optional weights, both with optional "
                 f"{', '.join(_OPTIONAL)}: rename or remove arrays"
             )
-        arrays = archive.read_all(archive.names)
+        return archive.read_all(archive.names)
+
+
+def _read_npz(path: Path, split: int | None) -> Source:
+    if not path.exists():
+        raise FileNotFoundError(f"no data file {path}; give the path of a .npz with the keys {', '.join(_PARTS)}")
+    arrays = arrays_of(path, _checked)
+    layout = _TABLE if "split" in arrays else _PARTS
     names = arrays.get("class_names")
     if names is not None and names.size > arrays[layout[0]].size:
         raise ValueError(f"{path} holds {names.size} class_names, more than there are values: give K words")

@@ -51,12 +51,20 @@ class StoredDraws(FlatGuide):
     :param chains: how many chains they come from; divides `num_draws`.
     :param kind: the sampler.
     :param states: whether every draw has its own values of the model's parameters and buffers.
+    :param stats: what the sampler noted of every draw, by name: `energy`, `diverging`.
     """
 
     roles: ClassVar[Mapping[str, Role]] = {"draws": "other"}
 
     def __init__(
-        self, model: Any, *, num_draws: int, chains: int = 1, kind: str = "draws", states: bool = False
+        self,
+        model: Any,
+        *,
+        num_draws: int,
+        chains: int = 1,
+        kind: str = "draws",
+        states: bool = False,
+        stats: Sequence[str] = (),
     ) -> None:
         if num_draws < 1:
             raise ValueError(f"num_draws={num_draws} is no posterior: pass at least 1")
@@ -67,6 +75,7 @@ class StoredDraws(FlatGuide):
         self.chains = chains
         self.num_draws = num_draws
         self.states = states
+        self.stats = list(stats)
         self._deck = Deck(num_draws)
         self._build_if_known()
 
@@ -106,13 +115,21 @@ class StoredDraws(FlatGuide):
             "chains": self.chains,
             "kind": self.kind,
             "states": self.states,
+            **({"stats": self.stats} if self.stats else {}),
         }
 
     def _register(self, loc: Tensor, sites: Mapping[str, Any]) -> None:
         self.draws = nn.Parameter(loc.new_zeros(self.num_draws, len(loc)), requires_grad=False)  # (S, P)
+        for name in self.stats:
+            dtype = torch.bool if name == "diverging" else loc.dtype
+            self.register_buffer(f"stat_{name}", loc.new_zeros(self.num_draws, dtype=dtype))
         if self.states:
             for i, tensor in enumerate(model_state(self.model).values()):
                 self.register_buffer(f"state_{i}", tensor.expand(self.num_draws, *tensor.shape).clone())
+
+    def sample_stats(self) -> dict[str, Tensor]:
+        """Return what the sampler noted of the draws, (chains, S / chains)."""
+        return {name: self.get_buffer(f"stat_{name}").unflatten(0, (self.chains, -1)) for name in self.stats}
 
     def restart(self) -> None:
         """Begin a new round: the next S calls give each draw once."""

@@ -264,6 +264,16 @@ class FlatGuide(AutoGuide, Guide, metaclass=GuideMeta):  # type: ignore[metaclas
             result[name] = normal_quantiles(name, loc, scale, place.transform, as_quantiles(quantiles, loc))
         return result
 
+    def layout(self) -> list[tuple[str, slice, torch.Size]]:
+        """Return name, slice of the flat vector and shape of every site, in the model's order."""
+        self._check_built()
+        return [(name, slice(place.start, place.stop), place.shape) for name, place in self._places.items()]
+
+    def _all_real(self) -> bool:
+        """Whether every site is built, real and outside of plates."""
+        simple = bool(self._places) and not self._prototype_frames
+        return simple and all(place.transform is None for place in self._places.values())
+
     def slice_of(self, name: str) -> slice:
         """Return the slice of the flat vector that is the site called `name`."""
         place = self._place(name)

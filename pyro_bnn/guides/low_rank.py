@@ -335,7 +335,7 @@ class AutoLowRankNormal(FlatGuide):
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample the flat vector, and every site as a point of it."""
         self.build(*args, **kwargs)
-        infer = cast(Any, {"is_auxiliary": True, "low_rank": self._places})
+        infer = cast(Any, {"is_auxiliary": True, "joint_normal": self._places})
         flat = pyro.sample(f"_{self._pyro_name}_latent", cast(Any, self.distribution()), infer=infer)
         return self._sample_at(flat, *args, jacobian=True, **kwargs)
 

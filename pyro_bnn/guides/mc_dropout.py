@@ -75,13 +75,25 @@ class AutoDropout(FlatGuide):
             raise ValueError(f"sites={self.sites!r} drops nothing; the weight matrices are {matrices}")
         self._add_parameter("loc", loc)
 
-    def _masks(self, like: Tensor) -> Tensor:
+    def unstackable(self) -> str | None:
+        """Return why this guide cannot run beside others like it as one batched program, as words; None if it can."""
+        return None if self._all_real() else "a site is constrained or in a plate"
+
+    def noise(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """Return what a draw is made from, (P,): the masks that `forward` draws from a generator in this state."""
+        return self._masks(like, generator)
+
+    def draw_at(self, own: Mapping[str, Tensor], noise: Tensor) -> Tensor:
+        """Return the weights of M that is given under masks, (..., P)."""
+        return own["loc"] * noise
+
+    def _masks(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Return z / (1 - p) spread over the flat vector, (P,)."""
         keep = 1 - self.rate
         pieces = []
         for name, place in self._places.items():
             if name in self._dropped:
-                z = torch.bernoulli(torch.full(place.shape[1:2], keep, dtype=like.dtype, device=like.device)) / keep
+                z = torch.bernoulli(like.new_full(place.shape[1:2], keep), generator=generator) / keep
                 spread = z.reshape(1, -1, *(1,) * (len(place.shape) - 2)).expand(place.shape)  # (out, in, ...)
                 pieces.append(spread.reshape(-1))
             else:

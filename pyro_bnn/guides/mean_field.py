@@ -302,6 +302,29 @@ class AutoMeanFieldNormal(FlatGuide):
             places[name] = FlatSlice(*flats[place.group], place.offset, place.offset + place.size)
         return values, places
 
+    # -- many at once --------------------------------------------------------------------------------------------
+
+    def unstackable(self) -> str | None:
+        """Return why this guide cannot run beside others like it as one batched program, as words; None if it can."""
+        if list(self._sizes) != [""]:
+            return "its sites lie in groups: build it with groups=None"
+        if self._options["freeze"]:
+            return "a part of it is frozen"
+        return None if self.is_plain() else "a site is constrained or in a plate, or a method was replaced"
+
+    def noise(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """Return what a draw is made from, (P,): the numbers that `forward` draws from a generator in this state."""
+        return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
+
+    def moments_at(self, own: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return mu and sigma for parameters that are given, (..., P) each."""
+        return own["loc"], self.scale_of(own["rho"])
+
+    def draw_at(self, own: Mapping[str, Tensor], noise: Tensor) -> Tensor:
+        """Return the draw that parameters and a noise (..., P) make."""
+        loc, scale = self.moments_at(own)
+        return torch.addcmul(loc, scale, noise)
+
     @staticmethod
     def _transformed(fn: Any, place: Place) -> Any:
         pushed = dist.TransformedDistribution(fn, [place.transform])

@@ -57,6 +57,18 @@ class AutoPoint(FlatGuide):
         self.build(*args, **kwargs)
         return self._sample_at(self.loc, *args, **kwargs)
 
+    def unstackable(self) -> str | None:
+        """Return why this guide cannot run beside others like it as one batched program, as words; None if it can."""
+        return None if self._all_real() else "a site is constrained or in a plate"
+
+    def noise(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """Return what a draw is made from: nothing is drawn."""
+        return torch.zeros_like(like)
+
+    def draw_at(self, own: Mapping[str, Tensor], noise: Tensor) -> Tensor:
+        """Return the point that is given, (..., P)."""
+        return own["loc"]
+
     def marginals(self) -> tuple[Tensor, Tensor]:
         """Return the point, and zeros."""
         return self.loc, torch.zeros_like(self.loc)

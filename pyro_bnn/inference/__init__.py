@@ -3,6 +3,7 @@
 from pyro_bnn.inference import kl
 from pyro_bnn.inference.averaging import EMA, HWA, SWA, RunningMoments, refresh_batch_norm
 from pyro_bnn.inference.elbo import TraceColdPosterior_ELBO, TracePathDerivative_ELBO, TraceScoreFunction_ELBO
+from pyro_bnn.inference.fit_many import fit_many
 from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
 from pyro_bnn.inference.gradient_variance import gradient_variance
 from pyro_bnn.inference.kl import kl_divergence, per_datum, scale_kl
@@ -32,6 +33,7 @@ __all__ = [
     "TraceScoreFunction_ELBO",
     "convergence",
     "fit",
+    "fit_many",
     "flipout",
     "gradient_variance",
     "kl",

@@ -27,7 +27,6 @@ Departure from TraceMeanField_ELBO: terms are added in another order (equal to 1
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
 from logging import getLogger
 from typing import Any, NamedTuple, Protocol, cast, final, runtime_checkable
 
@@ -95,12 +94,6 @@ class PlainGuide(Protocol):
     def plain_draw(self) -> tuple[dict[str, Tensor], dict[str, "_Flat"]]:
         """Return a draw of every site, and where each lies, in the model's order."""
         ...
-
-
-@lru_cache(maxsize=256)
-def _has(kind: Any, protocol: Any) -> bool:
-    """Return whether a class has a protocol's methods; remembered, for asking takes time that a step would notice."""
-    return issubclass(kind, protocol)
 
 
 # ------------------------------------------------------------------------------------------------------ the flat KL
@@ -193,12 +186,15 @@ class _FlatPriors:
 
 def _single(tensor: Tensor) -> Tensor | None:
     """Return the one number that a tensor shows in every place, or None if it may show several."""
+    strides = tensor.stride()
+    if any(strides) and any(stride and size > 1 for stride, size in zip(strides, tensor.shape, strict=True)):
+        return None
+    if not tensor.numel():
+        return None
     base = tensor._base
     if base is not None and base.dim() == 0 and base.data_ptr() == tensor.data_ptr():  # a number that was expanded
         return base
-    if any(stride and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
-        return None
-    return tensor.as_strided((), ()) if tensor.numel() else None
+    return tensor.as_strided((), ())
 
 
 def _values(numbers: list[Tensor]) -> list[float]:
@@ -412,8 +408,7 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
         self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Tensor, Tensor] | None:
         """Return what `_terms` does without Pyro's handlers, if model and guide can and no other handler is active."""
-        kinds: tuple[Any, Any] = type(model), type(guide)
-        if not (_has(kinds[0], PlainModel) and _has(kinds[1], PlainGuide)):
+        if not (issubclass(type(model), PlainModel) and issubclass(type(guide), PlainGuide)):  # of objects it is slow
             return None
         if kwargs or len(args) != 2 or args[1] is None or (self.vectorize_particles and self.num_particles > 1):
             return None
@@ -425,6 +420,12 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
         if any(prior is None for prior in priors) or guide.site_names() != [f"net.{name}" for name in known]:
             return None
         values, places = guide.plain_draw()
+        for value, (name, prior) in zip(values.values(), known.items(), strict=True):
+            if value.shape != prior.event_shape:
+                raise ValueError(
+                    f"the guide draws 'net.{name}' in shape {tuple(value.shape)}, and the model has it in "
+                    f"{tuple(prior.event_shape)}: build the guide of this model"
+                )
         nll = model.plain_nll(values, scales[0], *args)
         kl = self._flat_kl(list(zip(places.values(), cast(list[Normal], priors), strict=True)))
         return nll, _scaled(kl, scales[1])
@@ -451,7 +452,9 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
             if model_site["is_observed"]:
                 nll = nll - _log_prob_sum(model_site)
                 continue
-            guide_site = guide_trace.nodes[name]
+            guide_site = guide_trace.nodes.get(name)
+            if guide_site is None:
+                raise ValueError(f"the guide does not draw the model's site {name!r}: build the guide of this model")
             _check_reparameterised(name, guide_site)
             place = _flat_place(model_site, guide_site)
             if place is None:
@@ -464,7 +467,11 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
             kl = kl + _scaled(self._flat_kl(places), scales[0])
         for name, guide_site in guide_trace.nodes.items():
             if _is_sample(guide_site) and name not in model_trace.nodes:
-                assert guide_site["infer"].get("is_auxiliary")
+                if not guide_site["infer"].get("is_auxiliary"):
+                    raise ValueError(
+                        f"the guide draws {name!r}, which is no site of the model: leave it out, or mark it with "
+                        'infer={"is_auxiliary": True}'
+                    )
                 _check_reparameterised(name, guide_site)
                 kl = kl + _entropy_sum(guide_site)
         return nll, kl

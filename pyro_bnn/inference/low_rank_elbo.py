@@ -1,14 +1,15 @@
 """
-The ELBO of a low-rank normal guide with its KL in closed form.
+The ELBO of a joint normal guide, of low or full rank, with its KL in closed form.
 
-For q = N(mu, D + W W') over all weights and independent priors, KL(q || p) = -H(q) - E_q log p. The entropy is known,
-and so is every site's E_q log p under a Normal prior, from q's marginals alone:
+For q = N(mu, S) over all weights and independent priors, KL(q || p) = -H(q) - E_q log p. The entropy is known, and so
+is every site's E_q log p under a Normal prior, from q's marginals alone:
 
-    -E_q log N(w_i; m_i, s_i^2) = 1/2 [ln 2 pi + ln s_i^2 + (d_i + |W_i|^2 + (mu_i - m_i)^2) / s_i^2]
+    -E_q log N(w_i; m_i, s_i^2) = 1/2 [ln 2 pi + ln s_i^2 + (S_ii + (mu_i - m_i)^2) / s_i^2]
 
-With Normal priors throughout that is `kl_to_normal`, in O(P R^2). Another prior, or a Normal one whose mean or
-deviation was itself drawn or is learned, is taken at the draw: unbiased, and as noisy as in Pyro's own ELBOs. So is a
-masked site, and the scales of model and guide are those of their own sites wherever they differ.
+With Normal priors throughout that is `kl_to_normal`, in O(P R^2) for S = D + W W' and in O(P^2) for S = L L'. Another
+prior, or a Normal one whose mean or deviation was itself drawn or is learned, is taken at the draw: unbiased, and as
+noisy as in Pyro's own ELBOs. So is a masked site, and the scales of model and guide are those of their own sites
+wherever they differ.
 """
 
 import math
@@ -60,9 +61,9 @@ class _DrawsAreVariables(Messenger):
 @final
 class TraceLowRank_ELBO(TraceMeanField_ELBO):
     """
-    The analytic ELBO for `AutoLowRankNormal`; the same as stock TraceMeanField_ELBO for any other guide.
+    The analytic ELBO for `AutoLowRankNormal` and `AutoFullRankNormal`; for any other guide stock TraceMeanField_ELBO.
 
-    A guide says that a site is low-rank by `infer={"low_rank": places}` on it, with the slice of every model site.
+    A guide says that a site is joint normal by `infer={"joint_normal": places}` on it, with every model site's slice.
     """
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Any:
@@ -73,7 +74,9 @@ class TraceLowRank_ELBO(TraceMeanField_ELBO):
 
     def _differentiable_loss_particle(self, model_trace: Any, guide_trace: Any) -> tuple[Any, Any]:
         p_sites, q_sites = sample_sites(model_trace), sample_sites(guide_trace)
-        joint = {name: site["infer"]["low_rank"] for name, site in q_sites.items() if "low_rank" in site["infer"]}
+        joint = {
+            name: site["infer"]["joint_normal"] for name, site in q_sites.items() if "joint_normal" in site["infer"]
+        }
         if not joint:
             stock: Any = super()
             return stock._differentiable_loss_particle(model_trace, guide_trace)  # type: ignore[no-any-return]

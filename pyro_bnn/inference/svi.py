@@ -41,6 +41,7 @@ from pyro_bnn.inference.kl import KLWeight, kl_divergence, uniform
 from pyro_bnn.inference.minibatch import MinibatchStep, between_steps_is_library
 from pyro_bnn.inference.missing import MaskMissing, any_missing
 from pyro_bnn.inference.predictive import ClassDraw, observation_log_prob, predictive_draws
+from pyro_bnn.inference.progress import bar_for
 
 __all__ = ["Callback", "Diverged", "FitResult", "FitState", "MinibatchStep", "fit", "validate"]
 
@@ -72,6 +73,7 @@ def fit(
     val_samples: int = 1,
     device: torch.device | str | None = None,
     resume: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
 ) -> FitResult:
     """
     Train a guide (and the model's own parameters) by stochastic variational inference.
@@ -99,6 +101,7 @@ def fit(
     :param val_samples: draws per row when scoring validation.
     :param device: where to put rows and programs; default where they are.
     :param resume: the `state_dict` of an earlier fit's FitState, to go on from.
+    :param progress: whether to show a bar on stderr; default where that is a terminal.
 
     >>> import torch
     >>> from pyro_bnn.guides import AutoMeanFieldNormal
@@ -118,6 +121,7 @@ def fit(
     elbo = FlatMeanField_ELBO() if elbo is None else elbo
     kl = uniform() if kl is None else kl
     check_arguments(epochs, optim, elbo, val, monitor, patience)
+    callbacks = [*callbacks, *bar_for(progress, callbacks)]
     job = Job()
     _make_ready(model, guide, device, seed, job)
     rows = job.run(

@@ -1,8 +1,9 @@
 """
 Methods: what a recipe can name (`method = {name = "hwa", start = 12}`): for each, how it is trained.
 
-    svi            the recipe's guide by SVI; the best epoch on validation is kept (every method that says so below)
-    map, ml        a point, with and without the prior; best epoch
+    svi            the recipe's guide by SVI; the best epoch on validation is kept (every method that says so below),
+                   or with keep = "last" the last one
+    map, ml        a point, with and without the prior; best epoch, or keep = "last"
     mc_dropout     one point and masks over it; best epoch
     laplace        draws of the normal that fits the curvature at the MAP; needs the package laplace-torch
     hwa            the means and deviations of the guide, averaged over the snapshots of its last epochs

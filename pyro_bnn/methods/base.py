@@ -251,6 +251,7 @@ class Work:
             val_samples=recipe.val_samples,
             device=recipe.device,
             resume=saved,
+            progress=False,
         )
         if best.parameters is not None:
             restore_parameters(parts.model, guide, best.parameters)

@@ -14,6 +14,7 @@ from pyro_bnn.common.manifest import Damaged, is_sealed
 from pyro_bnn.guides import AutoPoint, StoredDraws
 from pyro_bnn.inference.checkpoint import load_state, older_version, save_state
 from pyro_bnn.inference.predictive import predictive_draws
+from pyro_bnn.inference.progress import ProgressBar, ProgressLine
 from pyro_bnn.inference.samplers.mcmc import MIN_CHAINS, MIN_DRAWS, check_sampled, convergence, run_chain
 from pyro_bnn.methods.base import (
     INTERRUPTED,
@@ -76,23 +77,28 @@ class Hamiltonian(Method, ABC):
     def run(self, work: Work, kernel: Literal["nuts", "hmc"], **numbers: Any) -> Outcome:
         """Run the chains, each kept in the run folder when it is done, and judge them by what they predict."""
         parts = work.parts
-        chains, history, seconds = [], list(work.history), 0.0
+        chains, stats, history, seconds = [], [], list(work.history), 0.0
         for c in range(self.chains):
             try:
                 done = self._kept_chain(work, c, kernel, numbers)
             except KeyboardInterrupt:
                 return Outcome(None, history, None, INTERRUPTED, seconds)
             chains.append(done["samples"])
+            stats.append(done.get("stats"))  # none in what an earlier version left
             seconds += done["line"]["seconds"]
             history.append({**done["line"], "seconds": seconds})
             if work.folder is not None:
                 write_history(work.folder, history)
+        noted = [s for s in stats if s is not None]
+        names = list(noted[0]) if len(noted) == self.chains else []
         guide = StoredDraws(
-            parts.model, num_draws=self.chains * self.draws, chains=self.chains, kind=kernel, states=False
+            parts.model, num_draws=self.chains * self.draws, chains=self.chains, kind=kernel, states=False, stats=names
         )
         with torch.no_grad():
             flat = torch.cat([guide.flatten(samples) for samples in chains])  # (chains draws, P)
             guide.draws.copy_(flat)
+            for name in names:
+                guide.get_buffer(f"stat_{name}").copy_(torch.cat([s[name] for s in noted]))
         facts = {"divergences": sum(line["divergences"] for line in history)}
         facts |= _convergence(work, guide)
         return Outcome(guide, history, None, f"all {self.chains} chains done", seconds, facts)
@@ -120,6 +126,9 @@ class Hamiltonian(Method, ABC):
     def _chain(self, work: Work, c: int, kernel: Literal["nuts", "hmc"], numbers: Mapping[str, Any]) -> dict[str, Any]:
         recipe = work.recipe
         started = time.perf_counter()
+        shown = [one for one in work.callbacks if isinstance(one, ProgressBar) and one.is_shown]
+        words, total = f"chain {c + 1} of {self.chains}, draw", self.warmup + self.draws
+        bar = ProgressLine(words, total, shown[0].stream) if shown else None
         chain = run_chain(
             work.parts.model,
             work.rows.to("cpu"),
@@ -130,8 +139,11 @@ class Hamiltonian(Method, ABC):
             eta=recipe.eta,
             temperature=recipe.temperature,
             target_accept=self.target_accept,
+            hook=None if bar is None else lambda _: bar.advance(),
             **numbers,
         )
+        if bar is not None:
+            bar.end()
         line = {
             "chain": c + 1,
             "divergences": chain.divergences,
@@ -139,7 +151,8 @@ class Hamiltonian(Method, ABC):
             "step_size": chain.step_size,
             "seconds": time.perf_counter() - started,
         }
-        return {"samples": chain.samples, "line": line}
+        stats = {"energy": chain.energy, "diverging": chain.diverging}
+        return {"samples": chain.samples, "stats": stats, "line": line}
 
 
 def _convergence(work: Work, guide: StoredDraws, rows: int = 50) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Guides by SVI, points with and without a prior, masks over a point, and the curvature around a point."""
 
 import time
+from abc import ABC
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, final
@@ -15,23 +16,48 @@ from pyro_bnn.recipe import Recipe
 if TYPE_CHECKING:
     from pyro_bnn.assemble import Assembly
 
-__all__ = ["LaplaceApproximation", "Map", "MaximumLikelihood", "McDropout", "Svi"]
+__all__ = ["Fitted", "LaplaceApproximation", "Map", "MaximumLikelihood", "McDropout", "Svi"]
+
+
+@dataclass(frozen=True)
+class Fitted(Method, ABC):
+    """
+    What trainings of a single guide have in common.
+
+    :param keep: with validation rows, the parameters of the epoch that is best on them ("best"), or of the last one
+        ("last"). To keep the best is a choice on validation rows; for a comparison where not every side makes it, keep
+        the last. Without validation rows there is nothing to choose by, and the last is kept.
+    """
+
+    keep: Literal["best", "last"] = "best"
+
+    def __post_init__(self) -> None:
+        if self.keep not in ("best", "last"):
+            raise ValueError(f"method.keep={self.keep!r} is unknown: pass 'best' or 'last'")
+
+    def spec(self) -> dict[str, Any]:
+        """Return the numbers that are given; the best is what a recipe means that says nothing."""
+        return {key: value for key, value in super().spec().items() if (key, value) != ("keep", "best")}
+
+    def fitted(self, work: Work, **options: Any) -> Outcome:
+        """Fit the guide, and return what is kept."""
+        guide, best = work.parts.guide, self.keep == "best"
+        return work.outcome(guide, work.fit(guide, keep_best=best, **options), best=best)
 
 
 @final
 @dataclass(frozen=True)
-class Svi(Method):
+class Svi(Fitted):
     """The recipe's guide."""
 
     def __call__(self, work: Work) -> Outcome:
         """Fit it."""
-        guide = work.parts.guide
-        return work.outcome(guide, work.fit(guide, keep_best=True), best=True)
+        return self.fitted(work)
 
 
 @final
 @dataclass(frozen=True)
-class Map(Method):
+class Map(Fitted):
     """A point, with the prior."""
 
     def make_guide(self, recipe: Recipe, model: Any) -> AutoPoint:
@@ -40,13 +66,12 @@ class Map(Method):
 
     def __call__(self, work: Work) -> Outcome:
         """Fit it."""
-        guide = work.parts.guide
-        return work.outcome(guide, work.fit(guide, keep_best=True), best=True)
+        return self.fitted(work)
 
 
 @final
 @dataclass(frozen=True)
-class MaximumLikelihood(Method):
+class MaximumLikelihood(Fitted):
     """A point, without the prior."""
 
     def make_guide(self, recipe: Recipe, model: Any) -> AutoPoint:
@@ -55,8 +80,7 @@ class MaximumLikelihood(Method):
 
     def __call__(self, work: Work) -> Outcome:
         """Fit it, with no weight on the KL."""
-        guide = work.parts.guide
-        return work.outcome(guide, work.fit(guide, kl=geometric(0), keep_best=True), best=True)
+        return self.fitted(work, kl=geometric(0))
 
 
 @final

@@ -37,9 +37,10 @@ from pyro.nn import PyroModule, PyroParam
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import disable_saved_tensors_hooks
-from torch.distributions import Distribution
+from torch.distributions import Distribution, constraints
 from torch.func import vmap
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
@@ -47,6 +48,7 @@ from pyro_bnn.common.as_written import as_written
 from pyro_bnn.common.randomness import RandomState
 from pyro_bnn.models.likelihoods import Likelihood
 from pyro_bnn.models.priors import Prior, torch_fan_in
+from pyro_bnn.models.reach import LayerWatch, reached
 from pyro_bnn.registry import described
 
 __all__ = ["BNN", "NORM_LAYERS", "Selector"]
@@ -222,6 +224,8 @@ def _in_place(net: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
         for name, value in values.items():
             path, _, last = name.rpartition(".")
             parameters = net.get_submodule(path)._parameters
+            if last not in parameters:
+                raise ValueError(f"the network has no parameter {name!r} any more: build a BNN of the changed network")
             kept.append((parameters, last, parameters[last]))
             parameters[last] = value  # type: ignore[assignment]
         yield
@@ -323,6 +327,7 @@ class BNN(PyroModule):
         self._vmaps: dict[bool, bool] = {}  # whether vmap goes through the network, by training mode
         self._keeps = _has_backward_hooks(template)  # whether the backward pass needs the weights in the modules
         self._ran: set[bool] = set()  # the training modes in which gradients were asked for before
+        self._reach_known = False  # whether it was looked at which weights the output depends on
         self.priors()
         config = getattr(template, "config", None)
         misfit = _misfit(template, config) if isinstance(config, dict) else ""
@@ -424,8 +429,12 @@ class BNN(PyroModule):
         before = [(b, b.clone()) for b in self.template.buffers()] if first else []
         state = RandomState.now() if first else None
         watch = _HookWatch() if first else None
+        unsure = (
+            {name: value for name, value in sampled.items() if value.requires_grad} if not self._reach_known else {}
+        )
+        layers = LayerWatch(unsure) if unsure else None
         try:
-            with _without_saved_tensors_hooks(), nullcontext() if watch is None else watch:
+            with _without_saved_tensors_hooks(), layers or nullcontext(), watch or nullcontext():
                 output = self._output([x], sampled)
         except RuntimeError as error:
             if _RECOMPUTES not in str(error):
@@ -433,6 +442,8 @@ class BNN(PyroModule):
         else:
             self._ran.add(mode)
             if not self._needs_kept_weights(output, sampled) and not (watch is not None and watch.found):
+                if layers is not None:
+                    self._check_reach(output, unsure, layers.replaced)
                 return output
         self._keeps = True
         if state is None:
@@ -445,6 +456,26 @@ class BNN(PyroModule):
             for buffer, value in before:
                 buffer.copy_(value)
         return None
+
+    def _check_reach(self, output: Any, weights: Mapping[str, Tensor], replaced: set[str]) -> None:
+        """Warn once of weights that the output does not depend on; refuse a network whose output depends on none."""
+        found = reached(output, weights) | replaced if isinstance(output, Tensor) else set(weights)
+        lost = [name for name in weights if name not in found]
+        kind = type(self.template).__name__
+        if len(lost) == len(self.random_names):
+            raise ValueError(
+                f"the output of {kind} has no gradient with respect to any random parameter: it cuts the gradient "
+                "(detach, no_grad, argmax), or calls layers that are not modules below it (what runs is a copy of the "
+                "network, and a closure leads to the layers of the original)"
+            )
+        self._reach_known = True
+        if lost:
+            warnings.warn(
+                f"the output of {kind} has no gradient with respect to {', '.join(lost)}: there the guide learns the "
+                "prior alone. A layer has to be called through a module below the network, and not under detach or "
+                "no_grad; for what is not used pass deterministic=",
+                stacklevel=2,
+            )
 
     def _needs_kept_weights(self, output: Any, sampled: Mapping[str, Tensor]) -> bool:
         """Whether Python code of the backward pass may look into modules; a reentrant checkpoint is refused."""
@@ -484,6 +515,50 @@ class BNN(PyroModule):
         with self._pyro_context, poutine.block():
             output = self._output(x, {name: latents[f"net.{name}"] for name in self.random_names})
             return self.likelihood.distribution(output, self._noise())
+
+    def unstackable(self) -> str | None:
+        """Return why this model cannot run beside others like it as one batched program, as words; None if it can."""
+        kept = [type(m).__name__ for m in self.template.modules() if any(True for _ in m.buffers(recurse=False))]
+        if kept:
+            return f"{kept[0]} keeps buffers, which every member would have to have of its own"
+        random = [type(m).__name__ for m in self.template.modules() if isinstance(m, _DropoutNd)]
+        if random:
+            return f"{random[0]} draws random numbers in the network"
+        if self._keeps:
+            return "the network looks its weights up in the backward pass"
+        return None if self.is_plain() else "a method of the model was replaced, or has hooks"
+
+    def structure(self) -> dict[str, Any]:
+        """Return what models must have in common to run as one."""
+        return {
+            "network": (repr(self.template), getattr(self.template, "config", None)),
+            "likelihood": self.likelihood.spec(),
+            "random parameters": self.random_names,
+            "shapes": [tuple(p.shape) for p in self.template.parameters()],
+        }
+
+    def own_constraints(self) -> dict[str, constraints.Constraint]:
+        """Return the constraints of the model's own parameters: of layers that are not random, of the noise."""
+        of_noise = {f"noise.{name}": constraint for name, (_, constraint) in self.likelihood.parameters().items()}
+        return {f"deterministic.{name}": constraints.real for name in self.deterministic_names} | of_noise
+
+    def law_at(
+        self, x: Inputs, y: Tensor, values: Mapping[str, Tensor], own: Mapping[str, Tensor]
+    ) -> tuple[Distribution, Tensor]:
+        """
+        Return p(y | x, weights) and the labels in its shape, of weights by site and `own` parameters that are given.
+
+        Nothing but these is read, so that torch.func maps it over many of them.
+        """
+        weights = {name: values[f"net.{name}"] for name in self.random_names}
+        weights |= {name: own[f"deterministic.{name}"] for name in self.deterministic_names}
+        output = self._call_plainly(x, weights)
+        noise = {name: own[f"noise.{name}"] for name in self.likelihood.parameters()}
+        return self.likelihood.distribution(output, noise), self.likelihood.shape_target(y, output)
+
+    def _call_plainly(self, x: Inputs, weights: Mapping[str, Tensor]) -> Tensor:
+        with _in_place(self.template, {place: v for name, v in weights.items() for place in self._places[name]}):
+            return cast(Tensor, self.template(*_arguments(x)))
 
     def spec(self) -> dict[str, Any] | None:
         """Return the model as names and numbers, or None if the network or the prior does not say how it was built."""

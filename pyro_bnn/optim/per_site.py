@@ -229,6 +229,17 @@ class PerSite(PyroOptim):
         self._check_name(group)
         self.frozen.discard(group)
 
+    # -- many members at once ------------------------------------------------------------------------------------------
+
+    def unstackable(self) -> str | None:
+        """Return why a step is not that of every member by itself, which are rows of the parameters; None if it is."""
+        return next((reason for optim in self.groups.values() if (reason := optim.unstackable())), None)
+
+    def keep_rows(self, rows: Tensor) -> None:
+        """Keep the state of some rows of every parameter; the caller shortens the parameters afterwards."""
+        for optim in self.groups.values():
+            optim.keep_rows(rows)
+
     # -- schedule ------------------------------------------------------------------------------------------------------
 
     def prepare(self, epochs: int, steps_per_epoch: int) -> None:

@@ -31,7 +31,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 from pyro_bnn.optim import torch_optim
 from pyro_bnn.optim.names import Names, components, unnamed
-from pyro_bnn.optim.schedules import Constant, Factor, Schedule, TwinPlateau
+from pyro_bnn.optim.schedules import Constant, Factor, Plateau, Schedule, TwinPlateau
 from pyro_bnn.optim.torch_optim.arguments import check_arguments
 
 __all__ = [
@@ -389,15 +389,12 @@ class TorchOptim(PyroOptim):
         """
         Take one step with the gradients the parameters hold, and advance the schedule.
 
-        The gradients are used up: they are None afterwards, so that `SVI.step` has none to fill with zeros and the next
-        backward pass none to add to.
+        As in torch and in Pyro, the gradients stay where they are: clearing them is up to the loop (`SVI.step` does).
         """
         params = list(params)
         if params:
             self.advance(self.admit(params))
             self.tick()
-            for param in params:
-                param.grad = None
 
     def advance(self, plan: Plan) -> None:
         """Move the parameters of a plan."""
@@ -427,6 +424,27 @@ class TorchOptim(PyroOptim):
         if self._factor.per_step:
             self._factor.step()
             self._apply_factor()
+
+    # -- many members at once ------------------------------------------------------------------------------------------
+
+    def unstackable(self) -> str | None:
+        """Return why a step is not that of every member by itself, which are rows of the parameters; None if it is."""
+        if "clip_norm" in self._clipping:
+            return f"{self._algorithm}: clip_norm takes the norm over all members; pass clip_value"
+        if self.torch_class is torch_optim.YellowFin:
+            return "YellowFin has one rate for all parameters together"
+        if isinstance(self.schedule, Plateau):
+            return f"{self._algorithm}: Plateau follows one training's metrics"
+        return None
+
+    def keep_rows(self, rows: Tensor) -> None:
+        """Keep the state of some rows of every parameter; the caller shortens the parameters afterwards."""
+        if self.torch_optimizer is None:
+            return
+        for parameter, state in self.torch_optimizer.state.items():
+            for name, value in state.items():
+                if isinstance(value, Tensor) and value.dim() and value.shape == parameter.shape:
+                    state[name] = value[rows].contiguous()
 
     # -- schedule ------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast, final, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, final, runtime_checkable
 
 import numpy as np
 import pyro
@@ -52,9 +52,14 @@ from pyro_bnn.posterior.description import FORMAT, check_guide, check_kinds, rea
 from pyro_bnn.registry import described
 from pyro_bnn.version import __version__
 
+if TYPE_CHECKING:
+    from pyro_bnn.analysis.checks import Diagnosis
+    from pyro_bnn.analysis.scores.intervals import Interval
+    from pyro_bnn.analysis.summary import Summary
+
 log = logging.getLogger(__name__)
 
-__all__ = ["INFO", "Posterior", "RealPrediction", "Uncertainty", "looks_standardised"]
+__all__ = ["INFO", "Posterior", "RealPrediction", "Uncertainty", "forget_later", "looks_standardised"]
 
 INFO = {
     "recipe": "the recipe it was trained from, as a table",
@@ -387,6 +392,100 @@ class Posterior:
 
         return evaluate_rows(self, x, y, num_samples, chunk=chunk, seed=seed, standardised=standardised).table
 
+    def interval(
+        self,
+        x: Any,
+        level: float = 0.9,
+        num_samples: int = 1000,
+        *,
+        seed: int | None = None,
+        standardised: bool | None = None,
+    ) -> "Interval":
+        """
+        Return the central predictive interval of each row, `.lower` and `.upper`, in raw units; regression alone.
+
+        :param level: the probability that an interval holds.
+        """
+        from pyro_bnn.analysis.scores.intervals import predictive_interval
+
+        return predictive_interval(self, x, level, num_samples, seed=seed, standardised=standardised)
+
+    # -- looking at it -------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        info = self.info
+        net = getattr(self.model, "template", None)
+        program = type(net if net is not None else self.model).__name__
+        program = str(getattr(self.model, "__name__", program)) if net is None else program
+        trained = [f"{info.get('method') or contract_of(self.guide).kind or 'svi'}"]
+        trained += [f"{name} = {float(info[name]):g}" for name in ("eta", "temperature") if info.get(name, 1) != 1]
+        rows = f"{info['num_data']:,} rows" if info.get("num_data") else ""
+        of_data = f"of {info['data']}" if info.get("data") else ""
+        trained += [" ".join(part for part in (rows, of_data) if part)] if rows or of_data else []
+        shape, names = info.get("input_shape"), info.get("class_names")
+        takes = f"inputs {tuple(shape)}" if shape is not None else "inputs of any shape"
+        task = f", {len(names)} classes" if names else f", {info['task']}" if info.get("task") else ""
+        guide = type(self.guide).__name__ if isinstance(self.guide, nn.Module) else _named(self.guide)
+        return f"Posterior of {program} by {guide}: {', '.join(trained)}\n  {takes}{task}"
+
+    def summary(self, x: Any = None, num_samples: int = 200) -> "Summary":
+        """
+        Return a small table: each site's shape, means and sds, its sd against the prior's, and its signal-to-noise.
+
+        :param x: an input, for a hand-written program that has to be run.
+        :param num_samples: draws to estimate from, where the guide does not state its moments.
+
+        >>> import pyro_bnn as pb
+        >>> print(pb.load("lenet5-mnist-mini").summary())  # doctest: +ELLIPSIS
+        Posterior of LeNet5 by AutoMeanFieldNormal: svi, ...
+        """
+        from pyro_bnn.analysis.summary import summarise
+
+        return summarise(self, x, num_samples=num_samples)
+
+    def plot_predictions(self, x: Any, y: Any = None, **options: Any) -> Any:
+        """Draw the bands of a regression at raw inputs x; see :func:`pyro_bnn.analysis.plots.plot_predictions`."""
+        from pyro_bnn.analysis.plots import plot_predictions
+
+        return plot_predictions(self, x, y, **options)
+
+    def plot_reliability(self, x: Any, y: Any, **options: Any) -> Any:
+        """Draw whether its probabilities are right; see :func:`pyro_bnn.analysis.plots.plot_reliability`."""
+        from pyro_bnn.analysis.plots import plot_reliability
+
+        return plot_reliability(self, x, y, **options)
+
+    def plot_uncertainty(self, x: Any, others: Mapping[str, Any] | None = None, **options: Any) -> Any:
+        """Draw how uncertain rows are, and others; see :func:`pyro_bnn.analysis.plots.plot_uncertainty`."""
+        from pyro_bnn.analysis.plots import plot_uncertainty
+
+        return plot_uncertainty(self, x, others, **options)
+
+    def report(self, path: str | Path, data: Any, val: Any = None, **options: Any) -> Path:
+        """
+        Write the report of this posterior as one HTML page and return where it is.
+
+        :param path: a file that ends in .html, or a folder, in which it is `report.html`.
+        :param data: the rows to score it on: raw (x, y), or what `pb.load_data` gives, whose test rows are taken and
+            whose validation rows fit the temperature.
+        :param val: validation rows (x, y); without them no temperature is fitted.
+        :param options: as in :func:`pyro_bnn.analysis.report.build_report`.
+        """
+        from pyro_bnn.analysis.report import report_of
+
+        return report_of(self, path, data, val, **options)
+
+    def diagnose(self, data: Any, **options: Any) -> "Diagnosis":
+        """
+        Return what speaks for and against this posterior, in words: `print(posterior.diagnose(data))`.
+
+        :param data: what it was fitted to: `pb.load_data(...)`, or raw (x, y).
+        :param options: as in `pyro_bnn.analysis.checks.diagnose`: `test=(x, y)`, `history=`, ...
+        """
+        from pyro_bnn.analysis.checks import diagnose
+
+        return diagnose(self, data, **options)
+
     def _scale(self, key: str) -> Standardiser | None:
         saved = self.info.get(key)
         return None if saved is None else Standardiser.from_dict(saved)
@@ -542,13 +641,13 @@ class Posterior:
             if model is None:
                 build = build_model or partial(rebuild.build_model, trust=trust, entries=entries)
                 model = _obtain("model", description["model"], build, folder, dtype)
-                _forget_later(model)
+                forget_later(model)
             if guide is None:
                 make = build_guide or partial(rebuild.build_guide, trust=trust)
                 if build_guide is None and description["guide"] is not None:
                     check_guide(description["guide"], model, entries, folder / DESCRIPTION)
                 guide = _obtain("guide", description["guide"], lambda s: make(s, model), folder, dtype)
-                _forget_later(guide)
+                forget_later(guide)
         posterior = cls(model, guide, _under_new_keys(description["info"]))
         fitted = Fitted.from_info(posterior._given)
         if fitted is not None:
@@ -645,6 +744,11 @@ def _tensor(values: Any, name: str) -> Tensor:
     raise TypeError(f"{name} is a {type(values).__name__}; pass a tensor or a NumPy array {kind}")
 
 
+def _named(program: Any) -> str:
+    """Return a function's name, or that of the class of anything else."""
+    return str(getattr(program, "__name__", type(program).__name__))
+
+
 def _other_shape(x: Tensor, shape: Any) -> ValueError:
     return ValueError(
         f"x has shape {tuple(x.shape)}; this posterior takes inputs of shape (N, {', '.join(map(str, shape))})"
@@ -659,7 +763,7 @@ def _add(draw: RealDraw, numbers: MixtureMoments | None) -> MixtureMoments:
     return numbers
 
 
-def _forget_later(program: Any) -> None:
+def forget_later(program: Any) -> None:
     """Let Pyro's store forget the parameters of a module of this library once the module is gone."""
     if not isinstance(program, nn.Module):
         return

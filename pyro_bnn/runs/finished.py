@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pyro_bnn.analysis.arviz import draws_of, posterior_kind
+from pyro_bnn.analysis.checks import Diagnosis
 from pyro_bnn.analysis.report import Twin, default_outside, fitted_temperature, write_report
 from pyro_bnn.analysis.report.outputs import loo_of
 from pyro_bnn.analysis.scores.elpd import compare_held_out, held_out_elpd
@@ -38,6 +39,7 @@ __all__ = [
     "compare",
     "default_unfamiliar",
     "detect_unfamiliar",
+    "diagnose",
     "open_run",
     "report",
     "sister_sets",
@@ -87,7 +89,10 @@ def open_run(path: str | Path, data_root: str | Path | None = None) -> FinishedR
     posterior = load(path)
     saved = posterior.info.get("recipe")
     if saved is None:
-        raise ValueError(f"{path} was not trained from a recipe, so its data are unknown: use pyro_bnn.analysis on it")
+        raise ValueError(
+            f"{path} was not trained from a recipe, so its data are unknown: name them with "
+            f"`pyro-bnn report {path} --data FILE`, or score it from Python"
+        )
     recipe, folder = Recipe.from_saved(saved), Path(path)
     data = load_rows(recipe, data_root, find=find_saved)
     results, lines = folder / RESULTS, folder / HISTORY
@@ -99,6 +104,23 @@ def open_run(path: str | Path, data_root: str | Path | None = None) -> FinishedR
         data,
         parse_json(read_listed(folder, [results.name])[results.name], str(results), dict) if results.is_file() else {},
         parse_json_lines(_lines(folder), lines) if lines.is_file() else [],
+    )
+
+
+def diagnose(
+    path: str | Path, *, num_samples: int | None = None, settle: bool = True, data_root: str | Path | None = None
+) -> Diagnosis:
+    """
+    Check a run folder or a shipped posterior against its data: what speaks for and against it, in words.
+
+    :param num_samples: draws of a prediction; default as in the recipe, and at least 100.
+    :param settle: whether it is fitted on for 200 steps to see what they gain; the run stays as it is.
+    """
+    run = open_run(path, data_root)
+    rows = run.data
+    draws = max(run.draws(num_samples), 10) if num_samples else max(run.draws(), 100)
+    return run.posterior.diagnose(
+        rows.train, test=rows.test, history=run.history, num_samples=draws, settle=settle, seed=run.recipe.seed
     )
 
 
@@ -176,23 +198,45 @@ def report(
     ood: Sequence[str] = (),
     num_samples: int | None = None,
     data_root: str | Path | None = None,
+    data: str | Path | None = None,
 ) -> Path:
     """
-    Write `report.html` of a run and return where it is.
+    Write `report.html` of a run, or of any posterior with data, and return where it is.
 
-    :param out: the folder to write to; default the run folder.
+    :param out: the folder to write to, made where it is not there; default the run folder.
+    :param data: a data set's name or file whose test rows are scored; default those of the run's recipe. A posterior
+        that was not trained from a recipe needs it.
     :param twin: another run on the same data to show beside, usually deterministic; default the run's folder `twin`.
     :param ood: data sets to tell apart from the test rows; default see `default_unfamiliar`.
     """
+    if data is not None:
+        if twin is not None:
+            raise ValueError("a twin is shown beside a run on its own data: leave out --data (data=) or --twin (twin=)")
+        return _report_on(load(path), Path(path) if out is None else Path(out), data, ood, num_samples, data_root)
     run = open_run(path, data_root)
     folder = run.path if out is None else Path(out)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"no folder {folder} to write the report to: give an existing one with --out (out=)")
+    folder.mkdir(parents=True, exist_ok=True)
     if is_sealed(folder):
         with staged(folder) as stage:
             _report(run, stage, path, twin, ood, num_samples, data_root)
         return folder / "report.html"
     return _report(run, folder, path, twin, ood, num_samples, data_root)
+
+
+def _report_on(
+    posterior: Posterior,
+    folder: Path,
+    data: str | Path,
+    ood: Sequence[str],
+    num_samples: int | None,
+    data_root: str | Path | None,
+) -> Path:
+    """Write the report of any posterior on the test rows of any data set, raw as they come."""
+    raw = load_data(str(data), root=data_root, standardise=False)
+    options: dict[str, Any] = {} if num_samples is None else {"num_samples": draws_of(posterior, num_samples)}
+    if ood:
+        options["outside"] = {name: unfamiliar(posterior, name, data_root)[:_ROWS] for name in ood}
+    return posterior.report(folder, raw, **options)
 
 
 def _report(

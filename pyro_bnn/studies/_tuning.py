@@ -2,9 +2,9 @@
 What studies that choose a hyper-parameter share: where a training ends, and the choice.
 
 Every arm is trained at each candidate and each seed. The candidate of an arm is the one with the highest mean accuracy
-of the last iterate on validation rows; the test rows of that candidate alone are compared. With validation rows `svi`,
-`map` and `ml` would keep their best epoch, which is a choice on validation rows, too; `last_iterate` is a training that
-ends where it ends (running statistics of normalisation layers are then taken anew over the training rows).
+of the last iterate on validation rows; the test rows of that candidate alone are compared. A training ends where it
+ends by `keep = "last"`, and not at its best epoch, which would be a choice on validation rows, too; a residual network
+by `last_iterate`, which takes the running statistics of its normalisation layers anew over the training rows.
 """
 
 from collections.abc import Mapping

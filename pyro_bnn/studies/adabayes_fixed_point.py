@@ -40,6 +40,7 @@ from pyro_bnn.models.networks.lenet5 import LeNet5
 from pyro_bnn.models.networks.resnet34 import ResNet34
 from pyro_bnn.optim.torch_optim import AdaBayes, AdaBayesFP
 from pyro_bnn.studies.adabayes_normaliser import BATCH, ETA, LR_SGD, SIGMA2, learning_rates
+from pyro_bnn.studies.figures import Curves, Line
 from pyro_bnn.studies.findings import Finding, equal, holds
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
@@ -150,6 +151,24 @@ def _design(scale: Scale) -> list[Trial]:
     return exact + [Trial("network", seed, compute=f"{__name__}:network", arguments=trained) for seed in range(seeds)]
 
 
+def _figures(results: Results) -> list[Curves]:
+    grid = np.geomspace(0.05, 2e4, 60)
+    measured = {kind: [float(results.values(f"g = {g:g}", kind)[0]) for g in GOLDEN] for kind in ("recursion", "fp")}
+    return [
+        Curves(
+            "Constant gradients",
+            "g, of the summed loss",
+            "learning rate s",
+            [
+                Line("AdaBayes", list(GOLDEN), measured["recursion"]),
+                Line("AdaBayes-FP", list(GOLDEN), measured["fp"]),
+                Line("fixed point (20)", grid, fixed_point(grid**2), reference=True),
+            ],
+            "xy",
+        )
+    ]
+
+
 def _judge(results: Results) -> list[Finding]:
     def of(g: float, metric: str) -> float:
         return float(results.values(f"g = {g:g}", metric)[0])
@@ -186,6 +205,7 @@ STUDY = Study(
     "300 steps on 10,000 rows of it. The rows are those of the default data root, PYRO_BNN_DATA.",
     design=_design,
     judge=_judge,
+    figures=_figures,
     metric=("error", "median distance of s from (20)"),
     scales=("smoke", "cpu", "source"),
     explained="All that can be measured agrees with (20), but hardly a weight of the LeNet-5 has gradients ten times "

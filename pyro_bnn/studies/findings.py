@@ -7,7 +7,8 @@ The rules of a verdict, over paired differences d_1 ... d_n of seeds (SciPy's t 
     holds    the claim is a number: confirmed within a tolerance, contradicted without; no chance is involved
 
 What is neither is inconclusive. A trial that diverged has no number: its pair is left out of `more` and `equal`, and
-the outcome says so; with fewer than three pairs left, or no spread at all in fewer than five, they are inconclusive.
+the outcome says so; with fewer than three pairs left, or no spread beyond rounding in fewer than five, they are
+inconclusive.
 """
 
 import math
@@ -25,6 +26,9 @@ Verdict: TypeAlias = Literal["confirmed", "contradicted", "inconclusive"]
 
 _LEVEL = 0.05
 _LEAST = 3
+_LEAST_ALIKE = 5
+_ROUNDING = 1e-12
+"""Relative to the largest difference: what is closer together is one number, computed in several orders."""
 
 
 @final
@@ -66,6 +70,15 @@ def _finite(differences: NDArray[np.float64]) -> NDArray[np.float64]:
     return finite
 
 
+def _alike(d: NDArray[np.float64]) -> bool:
+    """Whether the differences have no spread of their own, so that there is no t statistic."""
+    return float(np.ptp(d)) <= _ROUNDING * float(np.abs(d).max())
+
+
+def _too_few(d: NDArray[np.float64]) -> bool:
+    return len(d) < _LEAST or (len(d) < _LEAST_ALIKE and _alike(d))
+
+
 def _unclear(statement: str, d: NDArray[np.float64], margin: float | None, decides: bool) -> Finding:
     mean = float(d.mean()) if len(d) else math.nan
     return Finding(statement, "inconclusive", mean, math.nan, math.nan, None, len(d), margin, decides)
@@ -74,10 +87,10 @@ def _unclear(statement: str, d: NDArray[np.float64], margin: float | None, decid
 def more(statement: str, differences: NDArray[np.float64], *, decides: bool = True) -> Finding:
     """Test the claim that the mean of paired differences is above 0."""
     d = _finite(differences)
-    if len(d) < _LEAST or (np.ptp(d) == 0 and len(d) < 5):
+    if _too_few(d):
         return _unclear(statement, d, None, decides)
-    if np.ptp(d) == 0:
-        low = high = float(d[0])
+    if _alike(d):
+        low = high = float(d.mean())
         p = 0.0 if low > 0 else 1.0
     else:
         test = stats.ttest_1samp(d, 0.0)
@@ -93,10 +106,10 @@ def equal(statement: str, differences: NDArray[np.float64], margin: float, *, de
     if not margin > 0:
         raise ValueError(f"margin={margin} is not a margin: pass a number above 0")
     d = _finite(differences)
-    if len(d) < _LEAST:
+    if _too_few(d):
         return _unclear(statement, d, margin, decides)
-    if np.ptp(d) == 0:
-        low = high = float(d[0])
+    if _alike(d):
+        low = high = float(d.mean())
         p = 0.0 if abs(low) < margin else 1.0
     else:
         above = stats.ttest_1samp(d, -margin, alternative="greater")

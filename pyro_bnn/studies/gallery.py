@@ -20,7 +20,7 @@ _SCALES = ("smoke", "cpu", "source")
 
 
 def outcomes_in(folder: Path) -> list[dict[str, Any]]:
-    """Return every study's outcome at its largest scale with the seconds it took; smoke scale decides nothing."""
+    """Return every study's outcome at its largest scale with the seconds that it took; smoke scale decides nothing."""
     largest: dict[str, tuple[int, Path]] = {}
     for path in sorted(folder.glob("*.json")):
         name, scale, *rest = path.name.split(".")
@@ -33,7 +33,8 @@ def outcomes_in(folder: Path) -> list[dict[str, Any]]:
     for _, (_, path) in sorted(largest.items()):
         outcome = json.loads(path.read_text())
         run = path.with_suffix(".run.json")
-        outcome["seconds"] = json.loads(run.read_text())["seconds"] if run.is_file() else None
+        circumstances = json.loads(run.read_text()) if run.is_file() else {}
+        outcome |= {kind: circumstances.get(kind, 0.0) for kind in ("cpu_seconds", "seconds")}
         outcomes.append(outcome)
     return outcomes
 
@@ -66,11 +67,12 @@ def gallery(outcomes: Sequence[Mapping[str, Any]], pictures: str = "studies") ->
     """Return the page, with pictures from the folder `pictures` beside it."""
     adjusted = _p_values(outcomes)
     tests = len(adjusted)
-    hours = sum(outcome["seconds"] or 0.0 for outcome in outcomes) / 3600
+    sums = {kind: sum(outcome[kind] for outcome in outcomes) for kind in ("cpu_seconds", "seconds")}
+    took = _took(sums, 3600, "hours")
     parts = [
         "# The literature's claims, tested",
         "",
-        f"{summary(outcomes)} All trials, one after another, took {hours:.1f} hours by the clock, beside other work."
+        f"{summary(outcomes)} All trials, one after another, took {took or 'no time that is known'}."
         " At scale `cpu` rows and epochs are fewer than the source's, seeds never.",
         "",
         "Each study fixes its rule before anything runs: paired seeds, the last epoch, a validation split, margins of",
@@ -118,15 +120,24 @@ def _section(outcome: Mapping[str, Any], adjusted: Mapping[tuple[str, int], floa
         lines.append(
             f"| {_cell(finding['statement'])} | {estimate} | {between} | {pairs} | {p} | {after} | {verdict} |"
         )
-    took = (
-        "" if outcome["seconds"] is None else f" {outcome['seconds'] / 60:.1f} minutes by the clock, beside other work."
-    )
-    lines += ["", f"{outcome['trials']} trials, {outcome['seeds']} seeds.{took} Not done: {outcome['not_done']}"]
+    took = _took(outcome, 60, "minutes")
+    said = f" They took {took}." if took else ""
+    lines += ["", f"{outcome['trials']} trials, {outcome['seeds']} seeds.{said} Not done: {outcome['not_done']}"]
     if outcome["diverged"]:
         lines += ["", f"Diverged: {'; '.join(outcome['diverged'])}"]
     if outcome["explained"]:
         lines += ["", outcome["explained"]]
     return [*lines, ""]
+
+
+def _took(seconds: Mapping[str, float], unit: int, name: str) -> str:
+    """Return in words what trials took: of a processor, and by the clock where that is all that is known."""
+    parts = []
+    if seconds["cpu_seconds"]:
+        parts.append(f"{seconds['cpu_seconds'] / unit:.1f} {name} of a processor")
+    if seconds["seconds"]:
+        parts.append(f"{seconds['seconds'] / unit:.1f} {name} by the clock, beside other work")
+    return " and ".join(parts)
 
 
 def _cell(text: str) -> str:

@@ -24,7 +24,7 @@ SGLD has no momentum; its steps alpha = .1 and .3 are about as long as those of 
 
 from typing import Any
 
-from pyro_bnn.studies._tuning import chosen, last_iterate
+from pyro_bnn.studies._tuning import chosen
 from pyro_bnn.studies.findings import Finding, equal, more
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
@@ -48,14 +48,14 @@ def _arms(epochs: int) -> dict[str, tuple[dict[str, Any], tuple[float, ...]]]:
     saw = {"name": "sawtooth", "start": epochs / 2, "cycle": 0.25, "low": 0.1}
     one = _RATES[-1:]
     return {
-        "BBB": ({"method": last_iterate(epochs, "svi")}, _RATES),
+        "BBB": ({"method": {"name": "svi", "keep": "last"}}, _RATES),
         "SGLD": ({"method": {"name": "sgld", "draws": 50}}, _STEPS),
         "HWA": ({"method": {"name": "hwa", "cycle": 0.25}}, _RATES),
         "point, averaged": ({"method": {"name": "swa", "of": "map", "cycle": 0.25}}, _RATES),
         "BBB, averaged": ({"method": {"name": "swa", "of": "svi", "cycle": 0.25}}, _RATES),
         "HWA, trajectory": ({"method": {"name": "hwa", "cycle": 0.25, "variance": "trajectory"}}, one),
         "HWA, low rank": ({"method": {"name": "low_rank", "cycle": 0.25, "rank": 10}}, one),
-        "BBB, cyclic rate": ({"method": last_iterate(epochs, "svi"), "schedule": saw}, one),
+        "BBB, cyclic rate": ({"method": {"name": "svi", "keep": "last"}, "schedule": saw}, one),
     }
 
 

@@ -10,7 +10,6 @@ follows from averaging alone where a point that is averaged in the same way, or 
 
 from typing import Any
 
-from pyro_bnn.studies._tuning import last_iterate
 from pyro_bnn.studies.findings import Finding, more
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
@@ -40,7 +39,7 @@ _SIZES: dict[Scale, tuple[int, dict[str, Any]]] = {
 
 def _arms(epochs: int) -> dict[str, dict[str, Any]]:
     return {
-        "BBB": last_iterate(epochs, "svi"),
+        "BBB": {"name": "svi", "keep": "last"},
         "HWA": {"name": "hwa", "cycle": 0.25},
         "point, averaged": {"name": "swa", "of": "map", "cycle": 0.25},
         "BBB, averaged": {"name": "swa", "of": "svi", "cycle": 0.25},

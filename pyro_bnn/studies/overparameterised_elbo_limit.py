@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from pyro_bnn.models.networks.one_hidden_layer import OneHiddenLayer
+from pyro_bnn.studies.figures import Curves, line_of
 from pyro_bnn.studies.findings import Finding, equal
 from pyro_bnn.studies.overparameterised_kl_collapse import moments
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
@@ -99,6 +100,20 @@ def _design(scale: Scale) -> list[Trial]:
     ]
 
 
+def _figures(results: Results) -> list[Curves]:
+    def curves(title: str, x: str, sizes: tuple[int, ...], cell: str) -> Curves:
+        lines = []
+        for loss, name in (("square", "half square"), ("logistic", "cross-entropy")):
+            values = np.stack([results.values(cell.format(loss, size), "log10_gap") for size in sizes], axis=1)
+            lines.append(line_of(name, sizes, values))
+        return Curves(title, x, "log10 of the gap", lines, "x")
+
+    return [
+        curves(f"Gap of {_FIXED_ROWS} rows", "N", _WIDTHS, f"{{}}, N = {{}}, p = {_FIXED_ROWS}"),
+        curves(f"Gap of {_FIXED_WIDTH} units", "p", _ROWS, f"{{}}, N = {_FIXED_WIDTH}, p = {{}}"),
+    ]
+
+
 def _judge(results: Results) -> list[Finding]:
     def slopes(cells: list[str], sizes: tuple[int, ...]) -> np.ndarray:
         logs = np.stack([results.values(cell, "log10_gap") for cell in cells])  # (sizes, seeds)
@@ -125,6 +140,7 @@ STUDY = Study(
     not_done="The source proves the bound and shows no numbers. A slope cannot tell the constant C for all parameters.",
     design=_design,
     judge=_judge,
+    figures=_figures,
     metric=("log10_gap", "log10 of F - ELBO"),
     scales=("smoke", "source"),
     explained="Mended after a first run: it drew new units as N grew, and the mean of the logarithm of an average over "

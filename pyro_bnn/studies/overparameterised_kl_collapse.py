@@ -31,6 +31,7 @@ from torch import Tensor
 
 from pyro_bnn.inference.kl import balanced_eta
 from pyro_bnn.penalties import kl_normal_normal
+from pyro_bnn.studies.figures import Curves, Line
 from pyro_bnn.studies.findings import Finding, holds
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
@@ -130,6 +131,15 @@ def _design(scale: Scale) -> list[Trial]:
     ]
 
 
+def _figures(results: Results) -> list[Curves]:
+    widths = [int(cell.rpartition(" ")[2]) for cell in results.cells if cell.startswith("eta = 1")]
+    lines = []
+    for scaling in ("eta = 1", "balanced"):
+        kl = [float(results.values(f"{scaling}, N = {units}", "kl_per_unit")[0]) for units in widths]
+        lines.append(Line(scaling, widths, kl))
+    return [Curves("KL of a unit to its prior", "N", "nats", lines, "xy")]
+
+
 def _judge(results: Results) -> list[Finding]:
     widths = [int(cell.rpartition(" ")[2]) for cell in results.cells if cell.startswith("eta = 1")]
 
@@ -165,6 +175,7 @@ STUDY = Study(
     not_done="The source proves the limit and shows no numbers; the rows, the widths and tau are chosen here.",
     design=_design,
     judge=_judge,
+    figures=_figures,
     metric=("log10_kl", "log10 of KL(q* || p)"),
     scales=("smoke", "source"),
     explained="At eta = 1 the optimal posterior of 3000 units is the prior to a KL of 0.0013 in all, and its mean "

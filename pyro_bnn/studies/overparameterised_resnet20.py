@@ -101,4 +101,7 @@ STUDY = Study(
     "of the maps, 1,000 rows and 250 for validation, 10 epochs, 4,000 test rows, and eta = 1, 10^-2, 10^-4.",
     design=_design,
     judge=_judge,
+    explained="The accuracy agrees with the claim, 22.4 % at eta = 10^-4 against 15.9 % at 1; what is missing is the "
+    "choice, for by 250 validation rows eta = 1 is the best of the three in 12 % of bootstrap samples (allowed are "
+    "2.5 %). In 100 steps no network comes far from chance, 10 %, so this is about the start of a training.",
 )

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from pyro_bnn.studies._tuning import last_iterate, on_validation
+from pyro_bnn.studies._tuning import on_validation
 from pyro_bnn.studies.findings import Finding, likely, more
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
@@ -77,7 +77,7 @@ def design_of(
     trials = []
     for penalty, rule, half in product(penalties, _RULES, halves):
         moved = half + _raised(penalty, rule)
-        changes = {**common, "eta": 10.0 ** (moved / 2), "method": last_iterate(common["epochs"], "map")}
+        changes = {**common, "eta": 10.0 ** (moved / 2), "method": {"name": "map", "keep": "last"}}
         name = _variant(penalty, rule)
         trials += [Trial(_cell(penalty, rule, moved), seed, recipe, name, changes) for seed in range(seeds)]
     return trials
@@ -86,7 +86,7 @@ def design_of(
 def _design(scale: Scale) -> list[Trial]:
     seeds, halves, sizes = _SIZES[scale]
     common: dict[str, Any] = sizes if scale == "source" else {**_SMALL, **sizes}
-    without = {**common, "kl": {"name": "geometric", "lam": 0.0}, "method": last_iterate(common["epochs"], "map")}
+    without = {**common, "kl": {"name": "geometric", "lam": 0.0}, "method": {"name": "map", "keep": "last"}}
     trials = design_of("cvnn-cifar10-l2", PENALTIES, seeds, halves, common)
     return trials + [Trial(_NONE, seed, "cvnn-cifar10-l2", None, without) for seed in range(seeds)]
 

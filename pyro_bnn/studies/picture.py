@@ -1,8 +1,8 @@
 """
-The outcome of a study as one small picture: every cell's seeds, mean and 95 % interval, and below them the findings.
+The outcome of a study as one small picture: its figures, every cell's seeds, mean and 95 % interval, and the findings.
 
-A finding is drawn as its estimate and interval against 0 and, for a claim of equality, its margin. SVG with colours for
-light and for dark pages.
+A landscape shows every trial already, so that the cells are left out below it. A finding is drawn as its estimate and
+interval against 0 and, for a claim of equality, its margin. SVG with colours for light and for dark pages.
 """
 
 import math
@@ -11,6 +11,7 @@ from html import escape
 from typing import Any
 
 from pyro_bnn.analysis.report.svg import label, ticks
+from pyro_bnn.studies import charts
 
 __all__ = ["picture"]
 
@@ -67,14 +68,18 @@ def picture(outcome: Mapping[str, Any]) -> str:
         f"{outcome['verdict']}</text>",
     ]
     y = 38.0
-    if cells:
+    figures = outcome.get("figures", [])
+    if figures:
+        y = charts.figures(body, figures, _WIDTH, y)
+    if cells and all(figure["kind"] != "landscape" for figure in figures):
         y = _cells(body, cells, outcome["metric"][1], y)
     if findings:
         y = _findings(body, findings, y)
+    style = _STYLE + (charts.STYLE if figures else "")
     said = f"{outcome['study']} ({outcome['scale']} scale): {outcome['verdict']}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {_WIDTH} {y:.0f}" width="{_WIDTH}" '
-        f'height="{y:.0f}"><title>{escape(said)}</title><desc>{escape(outcome["claim"])}</desc><style>{_STYLE}</style>'
+        f'height="{y:.0f}"><title>{escape(said)}</title><desc>{escape(outcome["claim"])}</desc><style>{style}</style>'
         f'<rect class="paper" width="{_WIDTH}" height="{y:.0f}" rx="6"/>{"".join(body)}</svg>\n'
     )
 

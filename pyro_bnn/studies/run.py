@@ -6,23 +6,24 @@ run took (`NAME.SCALE.run.json`).
 """
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from pyro_bnn.common.files import write_text
 from pyro_bnn.common.machine import cpu_name
 from pyro_bnn.registry import look_up, names
+from pyro_bnn.studies.figures import interval
 from pyro_bnn.studies.findings import verdict_of
 from pyro_bnn.studies.picture import picture
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
-from pyro_bnn.studies.trials import default_store, run_trials, seconds_of
+from pyro_bnn.studies.trials import default_store, run_trials, took
 from pyro_bnn.version import __version__
 
-__all__ = ["find_study", "outcome_of", "run_study", "study_names"]
+__all__ = ["find_study", "outcome_of", "outcome_text", "run_study", "study_names"]
 
 
 def study_names() -> list[str]:
@@ -71,10 +72,10 @@ def run_study(
     outcome = outcome_of(study, scale, Results(trials, records))
     if out is not None:
         folder, name = Path(out), study.name
-        write_text(folder / f"{name}.{scale}.json", json.dumps(outcome, indent=1, sort_keys=True) + "\n")
+        write_text(folder / f"{name}.{scale}.json", outcome_text(outcome))
         write_text(folder / f"{name}.{scale}.svg", picture(outcome))
-        took = {"seconds": seconds_of(trials, kept), "machine": cpu_name(), "pyro_bnn": __version__}
-        write_text(folder / f"{name}.{scale}.run.json", json.dumps(took, indent=1) + "\n")
+        circumstances = {**took(trials, kept), "machine": cpu_name(), "pyro_bnn": __version__}
+        write_text(folder / f"{name}.{scale}.run.json", json.dumps(circumstances, indent=1) + "\n")
     return outcome
 
 
@@ -104,19 +105,19 @@ def outcome_of(study: Study, scale: Scale, results: Results) -> dict[str, Any]:
         "trials": len(results.trials),
         "seeds": len({trial.seed for trial in results.trials}),
         "diverged": results.diverged(),
+        **({} if study.figures is None else {"figures": [figure.to_dict() for figure in study.figures(results)]}),
     }
+
+
+def outcome_text(outcome: dict[str, Any]) -> str:
+    """Return an outcome as JSON, each list of numbers on a line of its own."""
+    text = json.dumps(outcome, indent=1, sort_keys=True)
+    return re.sub(r"\[\n([-+.\dEenul,\s]*)\n\s*\]", lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
 
 
 def _summary(values: Any) -> dict[str, float | None]:
     """Return the mean and its 95 % interval over seeds."""
-    finite = values[np.isfinite(values)]
-    if len(finite) == 0:
-        return {"mean": None, "low": None, "high": None}
-    mean = float(finite.mean())
-    if len(finite) < 2 or np.ptp(finite) == 0:
-        return {"mean": mean, "low": mean, "high": mean}
-    interval = stats.ttest_1samp(finite, 0.0).confidence_interval(0.95)
-    return {"mean": mean, "low": float(interval.low), "high": float(interval.high)}
+    return {key: _number(v) for key, v in zip(("mean", "low", "high"), interval(values), strict=True)}
 
 
 def _number(value: float) -> float | None:

@@ -12,13 +12,16 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyro_bnn.recipe import Recipe, find_recipe
 from pyro_bnn.studies.findings import Finding
+
+if TYPE_CHECKING:
+    from pyro_bnn.studies.figures import Figure
 
 __all__ = ["Results", "Scale", "Study", "Trial"]
 
@@ -158,6 +161,7 @@ class Study:
     :param metric: what the picture shows, and its name.
     :param scales: at which scales it can be run; the largest is a source's own size.
     :param explained: two sentences about a contradiction, or what a reader should know of the outcome.
+    :param figures: results -> curves and landscapes that the picture shows, too; a landscape in the place of the cells.
     """
 
     name: str
@@ -173,3 +177,4 @@ class Study:
     metric: tuple[str, str] = ("accuracy", "test accuracy")
     scales: tuple[Scale, ...] = ("smoke", "cpu", "source")
     explained: str = ""
+    figures: "Callable[[Results], Sequence[Figure]] | None" = None

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from pyro_bnn.studies.figures import Landscape
 from pyro_bnn.studies.findings import Finding, likely, more
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
@@ -78,6 +79,19 @@ def _falls(statement: str, results: Results, words: str, which: int, *, decides:
     return likely(statement, -spearman(betas[rows], accuracy[rows]), decides=decides)
 
 
+def _figures(results: Results) -> list[Landscape]:
+    found = []
+    for data, name in _NAMES.items():
+        points = []
+        for trial in results.trials:
+            if trial.cell.startswith(data):
+                first, second = trial.changes["optim.loc.betas"]
+                value = results.record(trial.cell, trial.seed).get("accuracy")
+                points.append((first, second, np.nan if value is None else float(value)))
+        found.append(Landscape(name, "beta1", "beta2", "test accuracy", points))
+    return found
+
+
 def _judge(results: Results) -> list[Finding]:
     deciding, controls = [], []
     for data, name in _NAMES.items():
@@ -106,6 +120,7 @@ STUDY = Study(
     "scale 60 draws on 5,000 rows of MNIST (one epoch) and 30 on 2,000 of CIFAR-10 (three epochs), 1,000 test rows.",
     design=_design,
     judge=_judge,
+    figures=_figures,
     explained="So few uniform draws do not tell (by chance none of the 60 has both betas under a third), but the pairs "
     "at beta1 = .9 do: beta2 = .5 is three to four points worse than the default .999 on both data sets, and .9 does "
     "not differ from it measurably. Had the pairs decided, the claim would be contradicted.",

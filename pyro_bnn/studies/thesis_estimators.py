@@ -6,6 +6,7 @@ derivative alone has -e / sigma for mu and -e^2 / sigma for sigma. For a posteri
 one only if sigma^2 > s^2 / 2, and the thesis starts at sigma = 4.5e-5: theory speaks against the claim.
 """
 
+from pyro_bnn.studies.figures import Curves, after_each_epoch
 from pyro_bnn.studies.findings import Finding, equal, more
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
@@ -32,6 +33,14 @@ def _design(scale: Scale) -> list[Trial]:
                 Trial(f"{data}, {estimator}", seed, f"lenet5-{data}-thesis", variant, changes) for seed in range(seeds)
             ]
     return trials
+
+
+def _figures(results: Results) -> list[Curves]:
+    def curves(data: str, title: str) -> Curves:
+        cells = {cell.removeprefix(f"{data}, "): cell for cell in results.cells if cell.startswith(data)}
+        return Curves(title, "epoch", "training NLL", after_each_epoch(results, "nll", cells))
+
+    return [curves("cifar10", "CIFAR-10"), curves("mnist", "MNIST")]
 
 
 def _judge(results: Results) -> list[Finding]:
@@ -62,6 +71,7 @@ STUDY = Study(
     "MNIST.",
     design=_design,
     judge=_judge,
+    figures=_figures,
     explained="At sigma = softplus(-10) the path derivative's noise, e / (sigma N), is larger than the gradient "
     "itself; the score function is what cancels it.",
 )

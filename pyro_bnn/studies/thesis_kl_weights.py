@@ -19,6 +19,7 @@ eta pi_i / B = pi_i / 100, as in the source.
 """
 
 from pyro_bnn.inference.kl import pi_geometric
+from pyro_bnn.studies.figures import Curves, after_each_epoch
 from pyro_bnn.studies.findings import Finding, equal, holds, more
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
@@ -55,6 +56,14 @@ def _design(scale: Scale) -> list[Trial]:
 def _share_above(lam: float, batches: int) -> float:
     """Return the share of batches whose weight is above 1 / M."""
     return sum(pi_geometric(batch, batches, lam) > 1 / batches for batch in range(batches)) / batches
+
+
+def _figures(results: Results) -> list[Curves]:
+    found = []
+    for data, name in _NAMES.items():
+        cells = {f"lambda {lam}": f"{data}, lambda {lam}" for lam in _VARIANTS}
+        found.append(Curves(name, "epoch", "KL per datum", after_each_epoch(results, "kl", cells)))
+    return found
 
 
 def _judge(results: Results) -> list[Finding]:
@@ -102,6 +111,7 @@ STUDY = Study(
     "(CIFAR-10), in batches of 10 at eta = 1/10, which leaves 500 batches and weights pi_i / 100.",
     design=_design,
     judge=_judge,
+    figures=_figures,
     explained="The divergence is as the source says; the gain in accuracy, a third of a point, is less than five pairs "
     "of this length can tell from 0. Between lambda = .97 and 1.03 the order does matter: the first ends with a KL ten "
     "nats per row above that of lambda = 1 on MNIST, the second with one and a half.",

@@ -21,8 +21,9 @@ import math
 
 import numpy as np
 
-from pyro_bnn.optim import lr_range_test
+from pyro_bnn.optim import LRRange, lr_range_test
 from pyro_bnn.runs.lr_range import lr_range
+from pyro_bnn.studies.figures import Curves, Line
 from pyro_bnn.studies.findings import Finding, holds, more
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
@@ -32,8 +33,8 @@ _LOW, _HIGH, _STEPS = 1e-5, 10.0, 200
 _CURVATURES = (0.5, 2.0, 8.0)
 
 
-def quadratic(curvature: float, seed: int) -> dict[str, float]:
-    """Sweep gradient descent on h w^2 / 2; return how far the lowest loss is from 2 / h, in steps of the sweep."""
+def sweep(curvature: float) -> LRRange:
+    """Sweep gradient descent on h w^2 / 2."""
     w, rate = 1.0, 0.0
 
     def set_lr(lr: float) -> None:
@@ -45,7 +46,12 @@ def quadratic(curvature: float, seed: int) -> dict[str, float]:
         w -= rate * curvature * w
         return curvature * w * w / 2
 
-    result = lr_range_test(step, set_lr, low=_LOW, high=_HIGH, num_steps=_STEPS, smoothing=0.0, stop_factor=math.inf)
+    return lr_range_test(step, set_lr, low=_LOW, high=_HIGH, num_steps=_STEPS, smoothing=0.0, stop_factor=math.inf)
+
+
+def quadratic(curvature: float, seed: int) -> dict[str, float]:
+    """Sweep h w^2 / 2; return how far the lowest loss is from 2 / h, in steps of the sweep."""
+    result = sweep(curvature)
     lowest = int(np.argmin(result.losses))
     below = int(np.sum(np.array(result.lrs) < 2 / curvature)) - 1  # the last rate below 2 / h
     slow = int(np.sum(np.array(result.lrs) < 2e-3 / curvature)) - 1
@@ -82,6 +88,14 @@ def _design(scale: Scale) -> list[Trial]:
     ]
 
 
+def _figures(results: Results) -> list[Curves]:
+    lines = []
+    for curvature in _CURVATURES:
+        swept = sweep(curvature)
+        lines.append(Line(f"h = {curvature:g}: 2 / h = {2 / curvature:g}", swept.lrs[::4], swept.losses[::4]))
+    return [Curves("A sweep of gradient descent on h w^2 / 2", "learning rate", "loss", lines, "xy")]
+
+
 def _judge(results: Results) -> list[Finding]:
     exact = [
         holds(f"h = {h:g}: steps from the lowest loss to the last rate below 2 / h", off, 0.0, 0.0)
@@ -110,6 +124,7 @@ STUDY = Study(
     not_done="The source shows no such sweep of its own.",
     design=_design,
     judge=_judge,
+    figures=_figures,
     metric=("lowest", "rate at the lowest loss"),
     scales=("smoke", "source"),
 )

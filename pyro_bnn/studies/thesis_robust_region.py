@@ -32,6 +32,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from pyro_bnn.optim.torch_optim.yellowfin import robust_region
+from pyro_bnn.studies.figures import Landscape, Line
 from pyro_bnn.studies.findings import Finding, holds
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
@@ -127,6 +128,28 @@ def _design(scale: Scale) -> list[Trial]:
     ]
 
 
+def _figures(results: Results) -> list[Landscape]:
+    """Return the radius over rate and momentum at the curvature and with the line of figure 5.5."""
+    h, line = 2.0, 0.45
+    rates, momenta = np.arange(0.05, 2.0, 0.1), np.arange(0.025, 1.0, 0.05)
+    points = [(float(a), float(m), spectral_radius(h, float(a), float(m))) for m in momenta for a in rates]
+    ends = [robust_region(h, float(m)) for m in momenta]
+    return [
+        Landscape(
+            f"Curvature {h:g}",
+            "learning rate",
+            "momentum",
+            "spectral radius",
+            points,
+            [
+                Line("lower end of the region", [low for low, _ in ends], momenta),
+                Line("upper end", [high for _, high in ends], momenta),
+                Line(f"rate / (1 - mu) = {line:g}, the source's", line * (1 - momenta), momenta, reference=True),
+            ],
+        )
+    ]
+
+
 def _judge(results: Results) -> list[Finding]:
     inside = [results.values(place, "more") for place, (kind, _) in _PLACES.items() if kind == "inside"]
     outside = [results.values(place, "more") for place, (kind, _) in _PLACES.items() if kind != "inside"]
@@ -152,6 +175,7 @@ STUDY = Study(
     not_done="Nothing: it is exact. That the source says it of all convex functions is refuted beside it.",
     design=_design,
     judge=_judge,
+    figures=_figures,
     metric=("ratio", "spectral radius / sqrt(mu), by where the learning rate lies"),
     scales=("smoke", "cpu", "source"),
     explained='The source has the region "in the convex case"; a convex function with curvatures 1 and 25 on which '

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from pyro_bnn.data import load_data
 from pyro_bnn.optim import Schedule, make_schedule
 from pyro_bnn.optim.schedules import Factor
+from pyro_bnn.studies.figures import Curves, Line
 from pyro_bnn.studies.findings import Finding, holds
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
@@ -127,6 +128,15 @@ def _design(scale: Scale) -> list[Trial]:
     ]
 
 
+def _figures(results: Results) -> list[Curves]:
+    shown = range(0, _EPOCHS * _STEPS, 2)
+    lines = []
+    for name in _SCHEDULES:
+        rates = results.record(name, 0)["rates"]
+        lines.append(Line(name, [t / _STEPS for t in shown], [rates[t] for t in shown]))
+    return [Curves("Learning rate, seed 0", "epoch", "", lines)]
+
+
 def _judge(results: Results) -> list[Finding]:
     traces = [
         holds(f"{name}: largest distance of the rate from its formula", results.values(name, "distance").max(), 0, 1e-9)
@@ -158,6 +168,7 @@ STUDY = Study(
     not_done="The figure's own regression, rates and lengths are not stated; the line here is the embedded one.",
     design=_design,
     judge=_judge,
+    figures=_figures,
     metric=("excess", "mean square above the least, as a share"),
     scales=("smoke", "source"),
     explained="The source makes no claim of which schedule is best, and none is tested.",

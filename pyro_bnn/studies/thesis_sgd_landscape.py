@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from pyro_bnn.studies.figures import Landscape, Line
 from pyro_bnn.studies.findings import Finding, holds, likely
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
@@ -97,16 +98,42 @@ def threshold(scores: NDArray[np.float64], dead: NDArray[np.bool_]) -> float:
     return float((scores[best] + scores[best + 1]) / 2)
 
 
+def _measured(results: Results, data: str) -> tuple[NDArray[np.float64], ...]:
+    """Return alpha, mu and the accuracy of the trainings on a data set, nan for those that diverged."""
+    trials = [trial for trial in results.trials if trial.cell.startswith(data)]
+    accuracy = [results.record(trial.cell, trial.seed).get("accuracy") for trial in trials]
+    return (
+        np.array([trial.changes["optim.loc.lr"] for trial in trials]),
+        np.array([trial.changes["optim.loc.momentum"] for trial in trials]),
+        np.array([np.nan if value is None else value for value in accuracy]),
+    )
+
+
+def _dead(accuracy: NDArray[np.float64]) -> NDArray[np.bool_]:
+    dead: NDArray[np.bool_] = ~(accuracy >= _DEAD)
+    return dead
+
+
+def _figures(results: Results) -> list[Landscape]:
+    found = []
+    for data, line in _LINES.items():
+        alpha, mu, accuracy = _measured(results, data)
+        fitted = threshold(alpha / (1 - mu), _dead(accuracy))
+        momenta = np.linspace(0, 1, 101)
+        lines = [Line(f"rate / (1 - mu) = {line:g}, the source's", line * (1 - momenta), momenta, reference=True)]
+        if np.isfinite(fitted):
+            lines.append(Line(f"= {fitted:.2g}, fitted", fitted * (1 - momenta), momenta))
+        points = list(zip(alpha, mu, accuracy, strict=True))
+        found.append(Landscape(_NAMES[data], "learning rate", "momentum", "test accuracy", points, lines))
+    return found
+
+
 def _judge(results: Results) -> list[Finding]:
     deciding, controls = [], []
     for data, line in _LINES.items():
-        trials = [trial for trial in results.trials if trial.cell.startswith(data)]
-        accuracy = [results.record(trial.cell, trial.seed).get("accuracy") for trial in trials]
-        dead = np.array([value is None or value < _DEAD for value in accuracy])
-        alpha = np.array([trial.changes["optim.loc.lr"] for trial in trials])
-        mu = np.array([trial.changes["optim.loc.momentum"] for trial in trials])
-        together = alpha / (1 - mu)
-        rows = np.random.default_rng(0).integers(len(trials), size=(_RESAMPLES, len(trials)))
+        alpha, mu, accuracy = _measured(results, data)
+        dead, together = _dead(accuracy), alpha / (1 - mu)
+        rows = np.random.default_rng(0).integers(len(alpha), size=(_RESAMPLES, len(alpha)))
 
         def better(other: NDArray[np.float64], rows: NDArray[np.int64] = rows) -> NDArray[np.float64]:
             return auc(together[rows], dead[rows]) - auc(other[rows], dead[rows])  # noqa: B023
@@ -136,6 +163,7 @@ STUDY = Study(
     "1,000 test rows.",
     design=_design,
     judge=_judge,
+    figures=_figures,
     metric=("accuracy", "test accuracy, by rate / (1 - mu)"),
     explained="Of the 36 trainings on MNIST that diverged 29 did so within 11 steps, before momentum had added up: at "
     "so short a length the rate alone tells the dead as well. On a quadratic, momentum even widens the range of stable "

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pyro_bnn.studies.figures import Landscape
 from pyro_bnn.studies.findings import Finding, equal, more
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
@@ -75,6 +76,21 @@ def _design(scale: Scale) -> list[Trial]:
                     )
                 )
     return trials
+
+
+def _figures(results: Results) -> list[Landscape]:
+    found = []
+    for metric, words, log in (("accuracy", "test accuracy", "xy"), ("train_kl", "KL per datum", "xyv")):
+        for optimizer in _OPTIMIZERS:
+            points = []
+            for trial in results.trials:
+                if trial.cell.startswith(f"{optimizer}, "):
+                    changes = trial.arguments["changes"]
+                    value = results.record(trial.cell, trial.seed).get(metric)
+                    rates = changes["optim.loc"]["lr"], changes["optim.scale"]["lr"]
+                    points.append((*rates, math.nan if value is None else float(value)))
+            found.append(Landscape(optimizer, "alpha_mu", "alpha_sigma", words, points, log=log))
+    return found
 
 
 def _judge(results: Results) -> list[Finding]:
@@ -138,6 +154,7 @@ STUDY = Study(
     "draws, 3,000 rows, 2 epochs in batches of 20: 300 steps.",
     design=_design,
     judge=_judge,
+    figures=_figures,
     explained="AdaBound is invariant because it hardly trains the deviations: the gradient of rho is about 1 / N, "
     "bounds on the rate near .1 leave little of it, and its KL differs by at most 2 % between the two alpha_sigma. "
     "Both optimizers are at chance from alpha_mu = 2e-2 on, below the source's edge: no fall beyond 1e-1 can show. "

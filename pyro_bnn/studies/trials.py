@@ -4,7 +4,8 @@ Trials are run once: each leaves a record under the hash of its content, which e
 A record is a dictionary of numbers: of a training the results table of its test rows (`s_draws`), the last epoch's
 `train_nll`, `train_kl`, `train_loss`, and `history`, a line per epoch; of a computation what it returns. A training
 that diverged leaves the reason under `diverged`. Records hold no dates and no times, so that the same seed gives the
-same record; what a trial took is written beside them. Records of another version of the library are not used.
+same record; the seconds that a processor computed for it are written beside them (`KEY.cpu_seconds`; `KEY.seconds`, by
+the clock, are those of earlier trials). Records of another version of the library are not used.
 
 Trials run in processes of their own, one thread each.
 """
@@ -26,7 +27,7 @@ from pyro_bnn.common.files import write_text
 from pyro_bnn.studies.study import Trial
 from pyro_bnn.version import __version__
 
-__all__ = ["default_store", "run_trials", "seconds_of"]
+__all__ = ["default_store", "run_trials", "took"]
 
 _EPOCH = ("nll", "kl", "loss", "val_nll", "val_accuracy")
 
@@ -114,16 +115,22 @@ def _read(store: Path, key: str) -> dict[str, Any] | None:
     return found
 
 
-def seconds_of(trials: Sequence[Trial], store: Path) -> float:
-    """Return what the trials took, added up over processes."""
-    paths = {store / f"{trial.key()}.seconds" for trial in trials}
-    return sum(float(path.read_text()) for path in paths if path.is_file())
+def took(trials: Sequence[Trial], store: Path) -> dict[str, float]:
+    """Return the seconds that trials took, added up: `cpu_seconds`, and `seconds` by the clock where that is all."""
+    sums: dict[str, float] = {}
+    for key in sorted({trial.key() for trial in trials}):
+        for kind in ("cpu_seconds", "seconds"):
+            path = store / f"{key}.{kind}"
+            if path.is_file():
+                sums[kind] = sums.get(kind, 0.0) + float(path.read_text())
+                break
+    return {kind: round(value, 3) for kind, value in sums.items()}
 
 
 def _run(trial: Trial, store: Path, data_root: str | Path | None) -> dict[str, Any]:
-    started = time.perf_counter()
+    started = time.process_time()
     record = _computed(trial, data_root) if trial.compute else _trained(trial, store, data_root)
-    write_text(store / f"{trial.key()}.seconds", f"{time.perf_counter() - started:.3f}\n")
+    write_text(store / f"{trial.key()}.cpu_seconds", f"{time.process_time() - started:.3f}\n")
     kept = {"content": trial.content(), "record": record, "pyro_bnn": __version__}
     write_text(store / f"{trial.key()}.json", json.dumps(kept, sort_keys=True) + "\n")
     return record

@@ -5,6 +5,7 @@ import torch
 from pyro_bnn.data import load_data
 from pyro_bnn.data.make_mini import draw, main
 from pyro_bnn.data.sources import DATASETS, Source, data_root, read_source
+from pyro_bnn.data.split import subset
 
 
 def images(n, k=3, seed=0, shape=(6, 5)):
@@ -384,3 +385,21 @@ def test_read_source_gives_what_was_stored(tmp_path):
     source = read_source(write(tmp_path / "a.npz"))
     assert source.x_train.dtype == np.uint8
     assert source.x_train.shape == (60, 6, 5)
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (6, 5, 3), (3, 6, 5)])
+def test_images_become_floats_after_their_rows_are_taken(tmp_path, shape):
+    """The same numbers, in the same layout, as rows taken from all images as floats."""
+    x_train, y_train = images(60, shape=shape)
+    x_test, y_test = images(30, seed=1, shape=shape)
+    path = write(tmp_path / "a.npz", x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+    everything = load_data(path, standardise=False)
+    assert everything.train.x.is_contiguous()
+    assert float(everything.train.x.max()) == 1
+    few = load_data(path, train_size=24, test_size=12, seed=3, standardise=False)
+    for part, k in (("train", 24), ("test", 12)):
+        expected = subset(getattr(everything, part), k, seed=3)
+        found = getattr(few, part)
+        assert torch.equal(found.x, expected.x)
+        assert torch.equal(found.y, expected.y)
+        assert found.x.stride() == expected.x.contiguous().stride()

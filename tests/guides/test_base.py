@@ -15,6 +15,7 @@ from pyro_bnn.analysis.scores.prior_check import PriorGuide
 from pyro_bnn.analysis.scores.signal_to_noise import PrunedGuide, weight_summary
 from pyro_bnn.guides import (
     AutoDropout,
+    AutoFullRankNormal,
     AutoLowRankNormal,
     AutoMeanFieldNormal,
     AutoPoint,
@@ -50,6 +51,7 @@ def all_guides(model):
         "mean_field": AutoMeanFieldNormal(model),
         "grouped": AutoMeanFieldNormal(model, groups="site"),
         "low_rank": AutoLowRankNormal(model, rank=2),
+        "full_rank": AutoFullRankNormal(model),
         "point": AutoPoint(model),
         "dropout": AutoDropout(model, sites="*0.weight"),
         "draws": StoredDraws(model, num_draws=3),
@@ -136,7 +138,7 @@ def test_constrained_sites_and_plates_lie_there_as_well(groups):
     torch.testing.assert_close(guide.flatten(guide.values(u)), u)
 
 
-@pytest.mark.parametrize("name", ["mean_field", "low_rank", "point", "dropout"])
+@pytest.mark.parametrize("name", ["mean_field", "low_rank", "full_rank", "point", "dropout"])
 def test_a_median_does_not_move_with_the_training(name):
     guide = all_guides(network())[name]
     point = guide.median()

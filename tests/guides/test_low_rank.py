@@ -8,6 +8,7 @@ import pytest
 import torch
 from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
 from safetensors.torch import load_file
+from targets import collinear
 from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
@@ -236,18 +237,6 @@ def test_svi_finds_the_correlation_of_a_linear_regression():
     found = (torch.diag(q.sd.square()) + q.factor @ q.factor.T).detach()
     torch.testing.assert_close(found, torch.linalg.inv(precision), rtol=0.15, atol=5e-4)
     assert float(found[0, 1]) < -0.3 * float(found.diag().prod().sqrt())  # mean field would have 0
-
-
-def collinear(correlation, rows=20, features=5, noise=0.5):
-    """Inputs with a common part, targets, and the exact deviations of the weights and the bias under N(0, 1) priors."""
-    generator = torch.Generator().manual_seed(10_001)
-    common = torch.randn(rows, 1, generator=generator)
-    own = torch.randn(rows, features, generator=generator)
-    x = correlation * common + math.sqrt(1 - correlation**2) * own
-    y = x @ torch.randn(features, generator=generator) + noise * torch.randn(rows, generator=generator)
-    full = torch.cat([x, torch.ones(rows, 1)], dim=1).double()
-    precision = torch.eye(features + 1).double() + full.T @ full / noise**2
-    return x, y, full, precision
 
 
 @pytest.mark.parametrize("lr", [5e-3, 1e-2])

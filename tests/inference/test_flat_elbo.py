@@ -23,7 +23,7 @@ from torch.distributions import kl_divergence
 from pyro_bnn.guides.mc_dropout import AutoDropout
 from pyro_bnn.guides.mean_field import AutoMeanFieldNormal
 from pyro_bnn.guides.point import AutoPoint
-from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
+from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO, _FlatPriors
 from pyro_bnn.inference.graph import step as graph_step
 from pyro_bnn.inference.kl import per_datum, scale_kl
 from pyro_bnn.models import likelihoods, priors
@@ -984,6 +984,40 @@ def test_another_prior_counts_from_the_next_step_on() -> None:
         ours = elbo.loss_and_grads(model, guide, x, y)
         pyro.set_rng_seed(0)
         assert ours == pytest.approx(TraceMeanField_ELBO().loss(model, guide, x, y), rel=1e-9)
+
+
+def test_a_prior_that_only_looks_like_one_number_is_all_of_its_numbers() -> None:
+    """A 0-dimensional tensor may be the base of a view of more memory than its own."""
+    numbers = torch.arange(1.0, 7.0)
+    first = torch.empty(()).set_(numbers.untyped_storage(), 0, (), ())
+    scale = first.as_strided((2, 3), (3, 1))
+    assert scale._base is first
+    prior = [dist.Normal(torch.zeros(()).expand(2, 3), scale)]
+    flat_priors = _FlatPriors()
+    torch.testing.assert_close(flat_priors(prior).inv_scale, numbers.reciprocal())
+    numbers[3] = 9.0
+    torch.testing.assert_close(flat_priors(prior).inv_scale, numbers.reciprocal())
+
+
+def test_a_guide_of_another_model_is_refused() -> None:
+    x, y = batches(1)[0]
+    model, _ = bnn(nn.Sequential(nn.Flatten(), nn.Linear(36, 4)))
+    wider, guide = bnn(nn.Sequential(nn.Flatten(), nn.Linear(36, 5)))
+    assert plain(wider, guide, x, y)
+    with pytest.raises(ValueError, match=r"'net.1.weight' in shape \(5, 36\).*\(4, 36\): build the guide"):
+        FlatMeanField_ELBO().loss_and_grads(model, guide, x, y)
+
+
+@pytest.mark.filterwarnings("ignore:Found")
+def test_sites_that_guide_and_model_do_not_share_are_named() -> None:
+    x, y = batches(1)[0]
+    net = dense()
+    both, all_of_them = bnn(net)
+    part = BNN(net, priors.Kaiming(), likelihoods.Categorical(), N, random="1.*")
+    with pytest.raises(ValueError, match=r"does not draw the model's site 'net\.3\.weight'"):
+        FlatMeanField_ELBO().loss_and_grads(both, AutoMeanFieldNormal(part), x, y)
+    with pytest.raises(ValueError, match=r"draws 'net\.3\.weight', which is no site of the model"):
+        FlatMeanField_ELBO().loss_and_grads(part, all_of_them, x, y)
 
 
 def test_what_is_not_reparameterised_is_refused() -> None:

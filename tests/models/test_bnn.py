@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pyro_bnn.assemble import build_model
 from pyro_bnn.guides import AutoMeanFieldNormal
-from pyro_bnn.inference import FlatMeanField_ELBO
+from pyro_bnn.inference import FlatMeanField_ELBO, local_reparameterization
 from pyro_bnn.models import BNN, MLP, LeNet5, likelihoods, priors
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
@@ -492,6 +492,7 @@ ELBOS_IN_BACKWARD = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:the output of Shifted has no gradient with respect to b.bias")  # nor has it
 @pytest.mark.parametrize("elbo", ELBOS_IN_BACKWARD)
 @pytest.mark.parametrize(
     ("net", "plain"),
@@ -559,3 +560,76 @@ def test_a_checkpointed_network_keeps_its_counters_and_running_statistics() -> N
     assert int(model.template.norm.num_batches_tracked) == 3
     assert model.template.calls >= 3
     assert not torch.equal(model.template.norm.running_mean, torch.zeros(4))
+
+
+# -- weights without a part in the output ----------------------------------------------------------------------------
+
+
+class Held(nn.Module):
+    """Reaches its first layer in a way that is given, and its second as a module."""
+
+    def __init__(self, reach: Callable[[nn.Linear], Callable[[Tensor], Tensor]]) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, CLASSES)
+        self.held = [reach(self.first)]  # a plain list: no module below
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.held[0](x))
+
+
+def without_gradient(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+    return torch.no_grad()(layer.forward)
+
+
+def step(model: BNN, **guide: Any) -> None:
+    FlatMeanField_ELBO().loss_and_grads(model, AutoMeanFieldNormal(model, **guide), *classes())
+
+
+@pytest.mark.parametrize("reach", [lambda layer: lambda x: layer(x), without_gradient])
+def test_layers_that_the_weights_do_not_come_to_are_named(reach: Any) -> None:
+    """The copy's closure leads to the layer of the original network, or nothing leads back to its weights."""
+    model = make(Held(reach))
+    with pytest.warns(UserWarning, match="no gradient with respect to first.weight, first.bias: there the guide"):
+        step(model)
+    step(model)  # once
+    step(make(Held(reach), deterministic="first.*"))
+
+
+def test_a_network_that_no_weight_comes_to_is_refused() -> None:
+    layer = nn.Linear(FEATURES, CLASSES)
+    network = Held(lambda first: lambda x: x)
+    network.second.forward = lambda x: layer(x)  # type: ignore[method-assign]
+    model = make(network)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="Held has no gradient with respect to any random parameter"):
+            step(model)
+
+
+@pytest.mark.parametrize("net", [*NETWORKS, "per draw", "frozen", "local"])
+def test_networks_as_they_should_be_are_not_suspected(net: str) -> None:
+    model = make(net if net in NETWORKS else "mlp")
+    if net == "per draw":
+        guide = AutoMeanFieldNormal(model)
+        TraceMeanField_ELBO(num_particles=2, vectorize_particles=True, max_plate_nesting=1).loss_and_grads(
+            model, guide, *classes()
+        )
+    elif net == "frozen":
+        step(model, freeze=["loc", "scale"])
+    elif net == "local":
+        guide = AutoMeanFieldNormal(model)
+        with local_reparameterization():  # the first step is plain, the second is not
+            FlatMeanField_ELBO().loss_and_grads(model, guide, *classes())
+            model._reach_known = False
+            FlatMeanField_ELBO().loss_and_grads(model, guide, *classes())
+    else:
+        step(model)
+    assert model._reach_known is (net != "frozen")
+
+
+def test_a_parameter_that_has_gone_is_named() -> None:
+    model = make("mlp")
+    name = model.random_names[-1]
+    path, _, last = name.rpartition(".")
+    del model.template.get_submodule(path)._parameters[last]
+    with pytest.raises(ValueError, match=f"no parameter '{name}' any more"):
+        model(classes()[0])

@@ -13,7 +13,19 @@ from pyro.infer.autoguide import AutoNormal
 from pyro.nn import PyroModule, PyroSample
 from torch import nn
 
-from pyro_bnn.optim import OPTIMIZERS, SGD, AdaBayes, AdaBound, Adam, AMSGrad, Cosine, Cyclic, Plateau, YellowFin
+from pyro_bnn.optim import (
+    OPTIMIZERS,
+    SGD,
+    AdaBayes,
+    AdaBound,
+    Adam,
+    AMSGrad,
+    Cosine,
+    Cyclic,
+    PerSite,
+    Plateau,
+    YellowFin,
+)
 
 NUMBERS = {name: {"lr": 1e-2} for name in OPTIMIZERS}
 NUMBERS["adabayes"] = {"lr": 1e-2, "lr_sgd": 0.1, "batch_size": 5}
@@ -79,6 +91,22 @@ def test_the_order_in_which_parameters_arrive_does_not_matter(name):
         results.append(values(params))
     assert_same_bits(results[0], results[1])
     assert_same_bits(results[0], results[2])
+
+
+@every_optimizer
+def test_gradients_stay_until_the_loop_clears_them(name):
+    """As with torch's and Pyro's optimizers: a second call is a second step, and who logs gradients has them."""
+    moved = {}
+    for optim in (build(name), PerSite(loc=build(name), scale=build(name), other=build(name), frozen=["other"])):
+        params = make()
+        optim.name_parameters(params)
+        step(optim, params, 0)
+        once, gradients = values(params), {n: p.grad.clone() for n, p in params.items()}
+        assert all(g.any() for g in gradients.values())
+        optim(params.values())
+        moved[optim] = [n for n, p in params.items() if not torch.equal(p, once[n])]
+        assert_same_bits(gradients, {n: p.grad for n, p in params.items()})
+    assert list(moved.values()) == [["a.loc", "a.rho", "b.noise"], ["a.loc", "a.rho"]]
 
 
 @every_optimizer

@@ -31,7 +31,7 @@ def test_every_optimizer_has_as_many_tries_and_the_same_seeds(scale):
     assert len(results.seeds(results.cells[0])) == (2 if scale == "smoke" else 5)
     tries = Counter(cell.split(",")[0] for cell in results.cells)
     assert len(tries) == 9
-    assert set(tries.values()) == {3 if scale == "source" else 2}
+    assert set(tries.values()) == {2 if scale == "smoke" else 3}
 
 
 def test_rates_are_multiplied_together():

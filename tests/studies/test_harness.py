@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from pyro_bnn.studies.gallery import gallery, outcomes_in, summary, write_galler
 from pyro_bnn.studies.picture import picture
 from pyro_bnn.studies.run import find_study, outcome_of, study_names, trials_of
 from pyro_bnn.studies.study import Results
-from pyro_bnn.studies.trials import run_trials
+from pyro_bnn.studies.trials import run_trials, took
 
 CALLS: list[int] = []
 """Seeds that `count` was asked for."""
@@ -33,6 +34,11 @@ def stop_at_two(seed: int) -> dict[str, float]:
     if seed == 2:
         raise KeyboardInterrupt
     return count(seed)
+
+
+def sleep(seed: int) -> dict[str, float]:
+    time.sleep(0.4)
+    return {"value": 1.0}
 
 
 def trials(function: str, seeds: int = 4, **arguments: Any) -> list[Trial]:
@@ -81,6 +87,19 @@ def test_pairs_without_numbers_are_left_out_and_two_pairs_say_nothing() -> None:
     few = more("up", np.array([5.0, np.nan, 5.1]))
     assert (few.pairs, few.verdict, few.p) == (2, "inconclusive", None)
     assert math.isnan(few.low)
+
+
+@pytest.mark.parametrize("rounding", [0.0, 1e-16])
+def test_differences_without_a_spread_need_five_pairs(rounding: float) -> None:
+    """One number computed in several orders is no sample: SciPy warned of it, and gave a p-value of 1e-33."""
+    d = 0.3 + rounding * np.array([0.0, 1.0, 2.0, 1.0, 0.0])
+    for rule in (lambda d: more("up", d), lambda d: equal("same", d, 0.5)):
+        assert rule(d[:4]).verdict == "inconclusive"
+        finding = rule(d)
+        assert (finding.verdict, finding.p, finding.low) == ("confirmed", 0.0, finding.high)
+    assert equal("same", d, 0.2).verdict == "contradicted"
+    assert more("up", -d).verdict == "contradicted"
+    assert (more("up", np.zeros(5)).verdict, equal("same", np.zeros(5), 0.1).verdict) == ("inconclusive", "confirmed")
 
 
 def test_the_false_alarm_rate_is_that_of_the_level() -> None:
@@ -224,6 +243,35 @@ def test_the_same_seeds_give_the_same_outcome(tmp_path: Path) -> None:
     assert json.dumps(outcomes[0], sort_keys=True) == json.dumps(outcomes[1], sort_keys=True)
     assert outcomes[0]["verdict"] == "confirmed"
     assert Finding.from_dict(outcomes[0]["findings"][0]).pairs == 5
+
+
+def test_what_trials_took_is_what_was_computed(tmp_path: Path) -> None:
+    slept, earlier = trials("sleep", 2)
+    run_trials([slept], tmp_path)
+    measured = took([slept, slept], tmp_path)
+    assert list(measured) == ["cpu_seconds"]
+    assert measured["cpu_seconds"] < 0.2  # a clock says 0.4 and more
+    (tmp_path / f"{earlier.key()}.seconds").write_text("2.5\n")  # by a clock, as it was measured before
+    (tmp_path / f"{slept.key()}.seconds").write_text("100\n")
+    assert took([slept, earlier], tmp_path) == {**measured, "seconds": 2.5}
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        ({"seconds": 120.0}, "They took 2.0 minutes by the clock, beside other work."),
+        ({"cpu_seconds": 90.0}, "They took 1.5 minutes of a processor."),
+        ({"cpu_seconds": 90.0, "seconds": 6.0}, "1.5 minutes of a processor and 0.1 minutes by the clock"),
+        (None, "5 seeds. Not done"),
+    ],
+)
+def test_the_gallery_reads_what_trials_took(tmp_path: Path, run: dict[str, float] | None, words: str) -> None:
+    given = trials_of(a_study(), "cpu")
+    outcome = outcome_of(a_study(), "cpu", Results(given, run_trials(given, tmp_path / "store")))
+    (tmp_path / "counting.cpu.json").write_text(json.dumps(outcome))
+    if run is not None:
+        (tmp_path / "counting.cpu.run.json").write_text(json.dumps(run))
+    assert words in gallery(outcomes_in(tmp_path))
 
 
 def test_a_study_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

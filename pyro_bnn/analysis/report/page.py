@@ -21,10 +21,11 @@ from pyro_bnn.analysis.scores.ood import accumulate, gaussian_noise, shuffled_pi
 from pyro_bnn.analysis.scores.signal_to_noise import WeightSummary, pruning_curve, weight_summary
 from pyro_bnn.common.files import write_text
 from pyro_bnn.common.shown import visible
+from pyro_bnn.data import Data, Split
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.version import __version__
 
-__all__ = ["Twin", "build_report", "default_outside", "fitted_temperature", "write_report"]
+__all__ = ["Twin", "build_report", "default_outside", "fitted_temperature", "report_of", "write_report"]
 
 Rows: TypeAlias = tuple[Tensor, Tensor]
 
@@ -209,6 +210,25 @@ def _pruning(posterior: Posterior, test: Rows, evaluation: Evaluation, seed: int
     curve = pruning_curve(posterior, x, y, _FRACTIONS, _PRUNING_DRAWS, seed=seed)
     metric = next(name for name in ("accuracy", "rmse", "pred_nll") if name in evaluation.table["s_draws"])
     return figures.pruning_figure(curve, metric, len(y))
+
+
+def report_of(posterior: Posterior, path: str | Path, data: Any, val: Any = None, **options: Any) -> Path:
+    """Write the page to a .html file or into a folder; see `Posterior.report`."""
+    path = Path(path)
+    file = path if path.suffix == ".html" else path / "report.html"
+    if isinstance(data, Data):
+        val = val if val is not None or data.val is None else (data.val.x, data.val.y)
+        data = (data.test.x, data.test.y)
+    elif isinstance(data, Split):
+        data = (data.x, data.y)
+    if not isinstance(data, (tuple, list)) or len(data) != 2:
+        raise ValueError(
+            f"data is a {type(data).__name__}: pass the rows to score as (x, y), or what load_data returns"
+        )
+    page = build_report(posterior, (data[0], data[1]), None if val is None else (val[0], val[1]), **options)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, page)
+    return file
 
 
 def write_report(

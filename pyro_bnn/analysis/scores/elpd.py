@@ -10,7 +10,6 @@ it is. Held-out elpd is defined for every posterior: tempered, cold, a point, an
 """
 
 import math
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pyro_bnn.analysis.arviz import import_arviz
+from pyro_bnn.analysis.arviz.library import compared, held_out, plot_compared
 
 __all__ = ["TITLE", "compare_held_out", "held_out_elpd", "plot_held_out"]
 
@@ -35,7 +34,6 @@ def held_out_elpd(log_density: Tensor, num_samples: int) -> Any:
     :param num_samples: how many draws it averages.
     """
     import xarray as xr
-    from arviz.stats.stats_utils import ELPDData
 
     values: NDArray[np.float64] = log_density.detach().cpu().double().numpy()
     if values.ndim != 1 or len(values) == 0 or not np.isfinite(values).all():
@@ -47,9 +45,7 @@ def held_out_elpd(log_density: Tensor, num_samples: int) -> Any:
         raise ValueError(f"num_samples={num_samples!r}: give how many draws log_density averages, an integer >= 1")
     n = len(values)
     pointwise = xr.DataArray(values, dims="obs_id", coords={"obs_id": np.arange(n)}, name="loo_i")
-    index = ["elpd_loo", "se", "p_loo", "n_samples", "n_data_points", "warning", "loo_i", "scale"]
-    entries = [values.sum(), math.sqrt(n * values.var()), 0.0, num_samples, n, False, pointwise, "log"]
-    return ELPDData(data=entries, index=index)
+    return held_out(pointwise, math.sqrt(n * values.var()), num_samples)
 
 
 def compare_held_out(elpds: Mapping[str, Any]) -> Any:
@@ -63,22 +59,12 @@ def compare_held_out(elpds: Mapping[str, Any]) -> Any:
     sizes = {name: int(e["n_data_points"]) for name, e in elpds.items()}
     if len(set(sizes.values())) > 1:
         raise ValueError(f"the models were scored on different numbers of points ({sizes}): score them on the same")
-    table = _arviz_table(elpds).rename(columns=_RENAMED)
+    table = compared(elpds).rename(columns=_RENAMED)
     table = table[["rank", "held_out_elpd", "se", "difference", "se_difference", "weight"]]
     table.attrs["title"] = TITLE
     return table
 
 
-def _arviz_table(elpds: Mapping[str, Any]) -> Any:
-    az = import_arviz()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return az.compare(dict(elpds), ic="loo", method="stacking", scale="log")
-
-
 def plot_held_out(elpds: Mapping[str, Any], **options: Any) -> Any:
     """Draw `arviz.plot_compare` of the same models with its title and axis named for what they are."""
-    axes = import_arviz().plot_compare(_arviz_table(elpds), title=False, **options)
-    axes.set_title(f"{TITLE}: higher is better")
-    axes.set_xlabel(f"{TITLE} (log)")
-    return axes
+    return plot_compared(elpds, **options)

@@ -14,7 +14,8 @@ the probability integral transform, uniform for a calibrated model. `Posterior.e
 Laws that are not Normal have the same interval with their own distribution functions; see `laws`.
 """
 
-from typing import NamedTuple, cast
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from pyro_bnn.common.mixtures import check_moments
 from pyro_bnn.inference.predictive import RealDraw
 from pyro_bnn.posterior import Posterior
 
-__all__ = ["Interval", "coverage", "mixture_interval", "mixture_quantile", "pit", "predictive_interval"]
+__all__ = ["Interval", "coverage", "interval_of", "mixture_interval", "mixture_quantile", "pit", "predictive_interval"]
 
 _HALVINGS = 200
 
@@ -84,15 +85,27 @@ def mixture_interval(means: Tensor, sds: Tensor, level: float = 0.9) -> Interval
 
 
 def predictive_interval(
-    posterior: Posterior, x: Tensor, level: float = 0.9, num_samples: int = 1000, *, seed: int | None = None
+    posterior: Posterior,
+    x: Any,
+    level: float = 0.9,
+    num_samples: int = 1000,
+    *,
+    seed: int | None = None,
+    standardised: bool | None = None,
 ) -> Interval:
     """Return central predictive intervals for the rows of x, in the units of the targets; memory grows as S times N."""
     _check_level(level)
     draws = []
-    for draw in posterior.stream(x, num_samples, seed=seed):
+    for draw in posterior.stream(x, num_samples, seed=seed, standardised=standardised):
         if not isinstance(draw, RealDraw):
             raise ValueError("the model predicts classes, which have no interval: use predict or uncertainty")
         draws.append(draw)
+    return interval_of(draws, level)
+
+
+def interval_of(draws: Sequence[RealDraw], level: float = 0.9) -> Interval:
+    """Return the central interval of a level of the equal mixture of draws, in the shape of their means."""
+    _check_level(level)
     if draws[0].laws:
         return Interval(*(mixture_quantile_of_laws(draws, q) for q in ((1 - level) / 2, (1 + level) / 2)))
     return mixture_interval(torch.stack([d.mean.cpu() for d in draws]), torch.stack([d.sd.cpu() for d in draws]), level)

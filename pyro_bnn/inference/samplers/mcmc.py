@@ -71,12 +71,17 @@ class Chain:
     `divergences` counts the kept transitions that diverged, `acceptance` is the mean over the kept transitions of their
     acceptance probability min(1, exp(-dH)): HMC's own of its end point, NUTS' the average over its trajectory, which
     is what `target_accept` aims at. It is not the share of transitions that moved, which for NUTS is near 1.
+
+    `energy` (S,) is H = U + K at the start of the trajectory that led to a draw, from which it departs by the
+    integrator's error alone; `diverging` (S,) says whether that trajectory diverged.
     """
 
     samples: dict[str, Tensor]
     divergences: int
     acceptance: float
     step_size: float
+    energy: Tensor
+    diverging: Tensor
 
 
 # ------------------------------------------------------------------------------------------------- potential
@@ -269,12 +274,15 @@ def run_chain(
             if kernel == "nuts"
             else HMC(trajectory_length=trajectory_length, **common)
         )
-        accepted, diverged = float("nan"), 0
+        accepted, diverged = float("nan"), list[int]()
+        energies: list[float] = []
+        started = _note_energy(sampler)
 
         def watch(kernel: Any, _params: Any, _stage: str, i: int) -> None:
             nonlocal accepted, diverged
             # both begin anew after the warm-up and are gone when the run is over; what Pyro reports then needs 4 draws
-            accepted, diverged = float(kernel._mean_accept_prob), len(kernel._divergences)
+            accepted, diverged = float(kernel._mean_accept_prob), list(kernel._divergences)
+            energies.append(started["energy"])
             if hook is not None:
                 hook(i)
 
@@ -289,12 +297,31 @@ def run_chain(
         )
         run.run()
         samples = {name: value.detach() for name, value in potential.values(run.get_samples()["u"]).items()}
+    diverging = torch.zeros(draws, dtype=torch.bool)
+    diverging[diverged] = True
     return Chain(
         samples,
-        divergences=diverged,
+        divergences=len(diverged),
         acceptance=accepted,
         step_size=float(sampler.step_size),
+        energy=torch.tensor(energies[-draws:], dtype=torch.float64),
+        diverging=diverging,
     )
+
+
+def _note_energy(sampler: Any) -> dict[str, float]:
+    """Return where the sampler leaves H at the start of its last trajectory: it draws a momentum there."""
+    draw, last = sampler._sample_r, {"energy": float("nan")}
+
+    def sample_momentum(name: str) -> Any:
+        r, unscaled = draw(name=name)
+        potential = sampler._potential_energy_last
+        if potential is not None:
+            last["energy"] = float(potential + sampler._kinetic_energy(unscaled))
+        return r, unscaled
+
+    sampler._sample_r = sample_momentum
+    return last
 
 
 @final

@@ -1,0 +1,1 @@
+"""Faults on purpose: what a run survives, counted. `python -m torture`, or `make torture`."""

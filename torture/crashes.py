@@ -1,0 +1,130 @@
+"""
+A crash, and a full disk, at every call by which a run changes the disk.
+
+The calls of a run are counted; then the run is begun anew for each of them and ends there (`os._exit`), or meets `No
+space left on device` there and at every later call; a file that is being written is half written. A full disk has to be
+one line and exit code 2. What is left is gone on with, to the same bits.
+"""
+
+import errno
+import functools
+import os
+import resource
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torture.kinds import recipe_of
+from torture.process import GONE, Ended, at_call, child, fail_from, wait
+from torture.runs import check_same, fingerprint, finish, last_words, train_in
+
+__all__ = ["crashes", "full_disk"]
+
+KINDS = ("svi", "ensemble", "hmc", "divergence", "report")
+
+
+def crashes(folder: Path, share: float, seed: int) -> dict[str, Any]:
+    """End at every call, or at the share of them."""
+    figures: dict[str, Any] = {"calls": 0, "other bits": 0, "stuck": 0, "words": []}
+
+    def crash_at(number: int) -> Callable[[int, str], None]:
+        return lambda count, name: os._exit(GONE) if count == number else None
+
+    def broken(run: Path, kind: str, number: int, log: Path) -> None:
+        def work() -> int:
+            at_call(run, crash_at(number))
+            return train_in(run, kind)
+
+        code = wait(child(work, log))
+        if code != GONE:
+            raise Ended(f"{kind}: call {number} was not reached, exit code {code}: {last_words(log)}")
+
+    _at_each_call(folder, share, figures, broken)
+    return figures
+
+
+def full_disk(folder: Path, share: float, seed: int) -> dict[str, Any]:
+    """Fill the disk at every call, or at the share of them; then let no file be larger than a limit."""
+    figures: dict[str, Any] = {"calls": 0, "limits": 0, "other bits": 0, "stuck": 0, "words": []}
+
+    def full(run: Path, kind: str, number: int, log: Path) -> None:
+        _refused(run, kind, log, lambda: at_call(run, fail_from(number, errno.ENOSPC)))
+
+    def small(run: Path, kind: str, size: int, log: Path) -> None:
+        _refused(run, kind, log, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY)))
+
+    _at_each_call(folder, share, figures, full)
+    for size in (100, 2_000, 30_000, 100_000)[: max(1, round(4 * share))]:
+        place = folder / f"limit-{size}"
+        place.mkdir()
+        finish(place / "whole", "report", place / "log")
+        spoil = functools.partial(small, kind="report", size=size, log=place / "log")
+        _one(place / "run", "report", spoil, place, figures)
+        figures["limits"] += 1
+    return figures
+
+
+def _refused(run: Path, kind: str, log: Path, spoil: Callable[[], None]) -> None:
+    """Train by the command where something fails: one line, exit code 2."""
+    recipe = run.parent / f"{run.name}.toml"
+    recipe.write_text(recipe_of(kind).to_toml())
+    words = run.parent / f"{run.name}.log"
+
+    def work() -> int:
+        from pyro_bnn.cli import main
+
+        spoil()
+        report = "--report" if kind == "report" else "--no-report"
+        return main(["train", str(recipe), "--out", str(run), report])
+
+    code = wait(child(work, words))
+    said = words.read_text()
+    if code != 2 or "Traceback" in said or not said.strip().splitlines()[-1].startswith("pyro-bnn: "):
+        raise Ended(f"{kind}: exit code {code}, not one line: {last_words(words)}")
+
+
+def _at_each_call(
+    folder: Path, share: float, figures: dict[str, Any], spoil: Callable[[Path, str, int, Path], None]
+) -> None:
+    for kind in KINDS[: max(1, round(len(KINDS) * min(1.0, 2 * share)))]:
+        place = folder / kind
+        place.mkdir(parents=True)
+        finish(place / "whole", kind, place / "log")
+        total = _count(place / "counted", kind, place / "log")
+        for number in range(1, total + 1, max(1, round(1 / share))):
+            at = functools.partial(_at, spoil, kind, number, place / "log")
+            _one(place / f"at-{number}", kind, at, place, figures)
+            figures["calls"] += 1
+
+
+def _at(spoil: Callable[[Path, str, int, Path], None], kind: str, number: int, log: Path, run: Path) -> None:
+    spoil(run, kind, number, log)
+
+
+def _one(run: Path, kind: str, spoil: Callable[[Path], None], place: Path, figures: dict[str, Any]) -> None:
+    try:
+        spoil(run)
+        finish(run, kind, place / "log")
+        check_same(fingerprint(run, kind), fingerprint(place / "whole", kind), kind)
+        shutil.rmtree(run)
+    except Ended as error:
+        figures["other bits" if "another" in str(error) else "stuck"] += 1
+        figures["words"].append(f"{run.name}: {error}")
+
+
+def _count(run: Path, kind: str, log: Path) -> int:
+    """Return how many calls a run makes."""
+    counted = run.parent / "count"
+
+    def work() -> int:
+        calls: list[str] = []
+        at_call(run, lambda count, name: calls.append(name))
+        code = train_in(run, kind)
+        descriptor = os.open(counted, os.O_WRONLY | os.O_CREAT)
+        os.write(descriptor, str(len(calls)).encode())
+        return code
+
+    if wait(child(work, log)):
+        raise Ended(f"{kind}: {last_words(log)}")
+    return int(counted.read_text())
