@@ -5,13 +5,14 @@ import json
 import pytest
 
 from pyro_bnn.recipe import Recipe
-from tests.torture.__main__ import ROWS, figures_of, main, table
-from tests.torture.oracle import BYTES, Tally, judge
+from torture.__main__ import main, table
+from torture.fuzz import FUZZ, figures_of
+from torture.oracle import BYTES, Tally, judge
 
-COUNTS = {"recipes": 150, "command lines": 15, "data files": 60, "files to predict for": 60}
+COUNTS = {"recipes": 150, "command lines": 15, "data files": 60, "predict files": 60}
 
 
-@pytest.mark.parametrize(("name", "function"), [(name, function) for name, function, _ in ROWS])
+@pytest.mark.parametrize(("name", "function"), [(name, function) for name, (function, _) in FUZZ.items()])
 def test_nothing_but_the_same_or_a_word_of_the_library(name, function):
     tally = function(COUNTS.get(name, 20), 1)
     assert tally.bad == 0, "\n".join(tally.examples)
@@ -32,7 +33,7 @@ def test_the_judge_tells_errors_apart():
 
 
 def test_a_hang_is_ended(monkeypatch):
-    monkeypatch.setattr("tests.torture.oracle.SECONDS", 0.1)
+    monkeypatch.setattr("torture.oracle.SECONDS", 0.1)
     tally = Tally()
 
     def turn():
@@ -47,8 +48,11 @@ def test_figures_go_into_a_page(tmp_path):
     figures, page = tmp_path / "figures.json", tmp_path / "page.md"
     tally = Tally()
     tally.note("refused", "x", 0.5)
-    figures.write_text(json.dumps({"recipes": figures_of(tally, 1.0)}))
+    figures.write_text(json.dumps({"recipes": {**figures_of(tally), "share": 0.1, "date": "today"}}))
     page.write_text("before\n<!-- torture:start -->\nold\n<!-- torture:end -->\nafter\n")
-    assert main(["--figures", str(figures), "--document", str(page)]) == 0
-    assert "| recipes | 1 | 0 | 1 | 0 | 0.5 s |" in page.read_text()
-    assert table(json.loads(figures.read_text())) in page.read_text()
+    assert main(["--json", str(figures), "--document", str(page)]) == 0
+    written = page.read_text()
+    assert (
+        "| recipes | 0.1 | cases 1, same 0, refused 1, not as promised 0, slowest 0.5 | 0 | today |" in page.read_text()
+    )
+    assert table(json.loads(figures.read_text())) in written

@@ -9,9 +9,9 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from pyro_bnn.cli import main
-from tests.torture.fuzz_posteriors import _hostile, whole
-from tests.torture.mutations import HOSTILE
-from tests.torture.oracle import Tally, judge
+from torture.fuzz_posteriors import _hostile, whole
+from torture.mutations import HOSTILE
+from torture.oracle import Tally, judge
 
 _VERBS = ("predict", "evaluate", "report", "compare", "card", "list", "train", "lr-range", "study")
 _OPTIONS = (
