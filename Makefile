@@ -7,7 +7,7 @@ OUT ?= runs/lenet5-mnist-mini
 OLDEST ?= python3.10
 NEWEST ?= python3.13
 
-.PHONY: train test test-all test-versions test-minima test-newest lint types dist-check notebooks bench format clean
+.PHONY: train test test-all test-versions test-minima test-newest lint types dist-check notebooks bench torture format clean
 
 train: $(READY)
 	$(BIN)/pyro-bnn train lenet5-mnist-mini --out $(OUT)
@@ -49,6 +49,10 @@ notebooks: $(READY)
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet -e ".[bench]"
 	$(BIN)/python -m benchmarks
+
+# kills, crashes, full disks, runs started together, a soak: what is lost
+torture: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m torture --json torture.json
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -258,7 +258,9 @@ def train(
     variant: Variant = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="Change a key: --set optim.loc.lr=1e-3")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default runs/RECIPE.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run in --out.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an unfinished run in --out, also at other rates.")
+    ] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; the same as --set device=...")] = None,
     report: Annotated[
         bool, typer.Option("--report/--no-report", help="Write posterior.nc and report.html, too.")

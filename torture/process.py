@@ -17,7 +17,7 @@ from typing import Any
 
 __all__ = ["Ended", "at_call", "child", "fail_from", "wait"]
 
-CALLS = ("mkdir", "replace", "fsync", "unlink", "rmdir", "chmod", "open", "ftruncate", "pwrite", "rename")
+CALLS = ("mkdir", "replace", "fsync", "unlink", "rmdir", "chmod", "open", "ftruncate", "write", "rename")
 GONE = 137
 
 

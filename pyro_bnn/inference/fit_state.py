@@ -7,10 +7,12 @@ in which Pyro gave them other serial names, reads them.
 """
 
 import copy
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, final, runtime_checkable
 
+import numpy as np
 import torch
 from pyro.infer import ELBO
 from pyro.nn import PyroModule
@@ -146,6 +148,7 @@ class FitState:
             },
             "rng": randomness.cpu,
             "cuda_rng": randomness.cuda,
+            "host_rng": _host_randomness(),
             "order": None if self.order is None else self.order.get_state(),
             "callbacks": {key: kept for key, callback in self._keyed() if (kept := callback.state_dict())},
             "baselines": {site.replace(_serial_name(self.guide), "{guide}"): kept for site, kept in baselines.items()},
@@ -158,6 +161,7 @@ class FitState:
         for name, value in state["progress"].items():
             setattr(self, name, copy.copy(value))
         self.job.run(RandomState(state["rng"], state.get("cuda_rng", [])).restore)
+        _restore_host_randomness(state.get("host_rng"))
         if self.order is not None and state["order"] is not None:
             self.order.set_state(state["order"])
         for key, callback in self._keyed():
@@ -197,6 +201,23 @@ class FitResult:
     def y_standardiser(self) -> Standardiser | None:
         """What targets are on their scale by, if anything."""
         return None if self.fitted is None else self.fitted.y_standardiser
+
+
+def _host_randomness() -> dict[str, Any]:
+    """Return the global random states of Python and NumPy, which augmentations and loaders of a user may draw from."""
+    numpy_state: Any = np.random.get_state(legacy=False)  # noqa: NPY002
+    inner = numpy_state["state"]
+    plain = {**numpy_state, "state": {**inner, "key": torch.from_numpy(inner["key"].astype(np.int64))}}
+    return {"python": random.getstate(), "numpy": plain}
+
+
+def _restore_host_randomness(state: Mapping[str, Any] | None) -> None:
+    if state is None:
+        return
+    random.setstate(state["python"])
+    inner = state["numpy"]["state"]
+    key = inner["key"].numpy().astype(np.uint32)
+    np.random.set_state({**state["numpy"], "state": {**inner, "key": key}})  # noqa: NPY002
 
 
 def _serial_name(guide: Any) -> str:

@@ -29,14 +29,14 @@ _NARROW, _WIDE = 1e-6, 100.0
 def doubts(posterior: Posterior, data: Data, evaluation: Evaluation) -> list[str]:
     """Return why this posterior is in doubt, a sentence each; nothing if it is not."""
     found = []
-    nll = -float(evaluation.log_density.double().mean())
+    nll = evaluation.table["s_draws"]["pred_nll"]
     plain, words = _without_network(posterior, data, evaluation)
     if plain is not None and not nll <= plain:
         found.append(f"its NLL on the test rows, {nll:.4g}, is above the {plain:.4g} of {words}")
-    rows = -evaluation.log_density[:_PRIOR_ROWS].double()
+    first = -float(evaluation.log_density[:_PRIOR_ROWS].double().nanmean())
     prior = _of_prior(posterior, data)
-    if not float(rows.mean()) <= prior:
-        found.append(f"its NLL on the first test rows, {float(rows.mean()):.4g}, is above the prior's {prior:.4g}")
+    if not first <= prior:
+        found.append(f"its NLL on the first test rows, {first:.4g}, is above the prior's {prior:.4g}")
     sigma = _deviations(posterior)
     if sigma is not None:
         for share, what in (
@@ -53,7 +53,7 @@ def _without_network(posterior: Posterior, data: Data, evaluation: Evaluation) -
     if isinstance(evaluation, ClassEvaluation):
         classes = evaluation.log_probs.shape[1]
         return math.log(classes), f"naming all {classes} classes as likely"
-    if evaluation.below is not None:
+    if evaluation.cdf is not None and evaluation.below is not None and not evaluation.cdf.equal(evaluation.below):
         return None, ""
     train = posterior.raw_targets(data.train.y).double().cpu()
     train = train.reshape(len(train), -1)  # (N, D)
@@ -67,7 +67,7 @@ def _without_network(posterior: Posterior, data: Data, evaluation: Evaluation) -
 def _of_prior(posterior: Posterior, data: Data) -> float:
     x, y = (rows[:_PRIOR_ROWS] for rows in (data.test.x, data.test.y))
     evaluation = evaluate_rows(prior_posterior(posterior), x, y, _PRIOR_DRAWS)
-    return -float(evaluation.log_density.double().mean())
+    return -float(evaluation.log_density.double().nanmean())
 
 
 def _deviations(posterior: Posterior) -> Tensor | None:

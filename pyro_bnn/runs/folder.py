@@ -89,6 +89,7 @@ class Place:
     path: Path
     recipe: Recipe
     changes: list[dict[str, Any]] = field(default_factory=list)
+    writable: bool = True
 
     @property
     def runs(self) -> tuple[str, ...]:
@@ -119,14 +120,19 @@ def taken(path: Path, recipe: Recipe, *, resume: bool | None) -> Iterator[Place]
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path} is a file: choose another folder with out= (--out)")
     make_folder(path)
+    _refuse_other_things(path)
     with _locked(path) as writable:
         if writable:
-            _tidy(path)
+            settle(path)
+            sweep(path)
         held = _held(path)
         if held is not None and resume is False:
             raise ValueError(f"{path} holds a run already: resume it (--resume) or choose another folder (--out)")
-        place = Place(path, recipe) if held is None else Place(path, *held)
+        place = Place(path, *(held or (recipe, [])), writable=writable)
         finished = (path / RESULTS).is_file()
+        if writable and finished and held is None:  # nobody knows whose results they are; the states do
+            (path / RESULTS).unlink()
+            finished = False
         if not writable and not finished:
             raise PermissionError(errno.EACCES, "the run folder cannot be written to", str(path))
         if identity(recipe) not in place.runs:
@@ -204,14 +210,12 @@ def _epochs_done(path: Path) -> int:
     return len(history.read_bytes().splitlines()) if history.is_file() else 0
 
 
-def _tidy(path: Path) -> None:
-    """Finish or remove what a killed process left; refuse a folder of other things, and links that lead out of it."""
+def _refuse_other_things(path: Path) -> None:
+    """Refuse a folder that was not made by a run, and links that lead out of it."""
     names = {entry.name for entry in path.iterdir()}
     strange = {name for name in names - _OWN if not is_leftover(name)}
     if strange and RECIPE not in names and not is_sealed(path):
         raise ValueError(f"{path} is a folder with other things in it: choose a new or empty one with out= (--out)")
-    settle(path)
-    sweep(path)
     if (path / "checkpoint").is_symlink():
         raise ValueError(f"{path / 'checkpoint'} is a link, which is not followed: remove it")
 
@@ -238,7 +242,7 @@ def _locked(path: Path) -> Iterator[bool]:
                 ) from None
         since = datetime.now(timezone.utc).isoformat(timespec="seconds")
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
+        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode())
         yield True
     finally:
         os.close(descriptor)

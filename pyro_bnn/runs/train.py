@@ -121,7 +121,7 @@ def train(
             if (path / RESULTS).is_file():
                 wrong = damaged(path)
                 if not set(wrong) - {ARVIZ, REPORT}:
-                    return _finished(path, parts, set(wrong), report=report)
+                    return _finished(path, parts, set(wrong), report=report and place.writable)
                 log.warning("%s: %s damaged or missing, made again", path, ", ".join(wrong))
             return _train(parts, place, watchers, data_root, report=report)
     except OSError as error:
