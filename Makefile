@@ -52,7 +52,7 @@ bench: $(READY)
 
 # kills, crashes, full disks, runs started together, a soak: what is lost
 torture: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m torture --json torture.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m torture --json docs/torture.json
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv

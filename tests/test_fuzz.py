@@ -49,10 +49,13 @@ def test_figures_go_into_a_page(tmp_path):
     tally = Tally()
     tally.note("refused", "x", 0.5)
     figures.write_text(json.dumps({"recipes": {**figures_of(tally), "share": 0.1, "date": "today"}}))
-    page.write_text("before\n<!-- torture:start -->\nold\n<!-- torture:end -->\nafter\n")
+    page.write_text(
+        "before\n<!-- torture:start -->\nold\n<!-- torture:end -->\n<!-- limits:start -->\n<!-- limits:end -->\n"
+    )
     assert main(["--json", str(figures), "--document", str(page)]) == 0
     written = page.read_text()
     assert (
         "| recipes | 0.1 | cases 1, same 0, refused 1, not as promised 0, slowest 0.5 | 0 | today |" in page.read_text()
     )
+    assert "| `epochs` | 1,000,000 |" in written
     assert table(json.loads(figures.read_text())) in written

@@ -12,15 +12,17 @@ from safetensors.torch import load_file, save_file
 
 import pyro_bnn as pb
 from pyro_bnn.assemble import build_named_model
-from pyro_bnn.cards.text import _code
+from pyro_bnn.cards.text import _code, markdown
 from pyro_bnn.cli import main
 from pyro_bnn.common.errors import BadFile, TooLarge
 from pyro_bnn.common.manifest import seal
+from pyro_bnn.common.reading import read_text
 from pyro_bnn.common.sizing import entries_of
 from pyro_bnn.guides import AutoMeanFieldNormal
 from pyro_bnn.models import BNN, MLP, likelihoods, priors
 from pyro_bnn.posterior import DESCRIPTION, TENSORS, Posterior
 from pyro_bnn.recipe import Recipe, find_recipe, parse_settings
+from pyro_bnn.runs.loading import posterior_folder
 
 
 def small(outputs=3, likelihood=None):
@@ -266,6 +268,25 @@ def test_a_limit_of_the_command(saved, capsys):
     assert "--limit json_bytes=" in capsys.readouterr().err
     assert main(["--limit", "nothing=10", "list"]) == 2
     assert "there is no limit 'nothing'" in capsys.readouterr().err
+
+
+def test_a_card_holds_no_html_of_its_author():
+    evil = "<img src=x onerror=alert(1)> | [a](javascript:b) `c`\n# d \u202e"
+    card = json.loads(read_text(posterior_folder("lenet5-mnist-mini") / "card.json", "json_bytes"))
+    usual = markdown(card)
+    assert usual == read_text(posterior_folder("lenet5-mnist-mini") / "card.md", "json_bytes")
+    card |= {"title": evil, "description": evil, "source": evil, "command": f"```\n{evil}"}
+    card["data"]["name"] = card["made"]["machine"] = evil
+    card["results"][0]["ood"][evil] = card["results"][0]["ood"].pop("Gaussian noise")
+    if "twin" in card:
+        card["twin"]["results"][0]["ood"][evil] = card["twin"]["results"][0]["ood"].pop("Gaussian noise")
+    text = markdown(card)
+    fenced = text.split("```")
+    assert len(fenced) == 3
+    assert "<img" not in fenced[0] + fenced[2]
+    assert "\u202e" not in text
+    assert "[a](" not in (fenced[0] + fenced[2]).replace("\\[a\\](", "")
+    assert len(text.splitlines()) == len(usual.splitlines())
 
 
 def test_code_in_a_card_stays_code():

@@ -11,15 +11,18 @@ Prints a table of figures and, where something went wrong, what; the exit code i
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from pyro_bnn.common.files import insert_between, write_text
+from pyro_bnn.common.limits import Limits
 from torture.crashes import crashes, full_disk
 from torture.fuzz import FUZZ, fuzzed
 from torture.kills import kills
@@ -55,6 +58,13 @@ def table(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def limits_table() -> str:
+    """Return every limit with its default, from the table in the source."""
+    said = dict(re.findall(r":param (\w+): (.*?)(?=\n\s*:param|\Z)", str(Limits.__doc__), flags=re.DOTALL))
+    rows = [f"| `{f.name}` | {f.default:,} | {' '.join(said[f.name].split())} |" for f in fields(Limits)]
+    return "\n".join(["| limit | default | of what |", "|---|--:|---|", *rows])
+
+
 _ABOUT = ("words", "share", "seed", "date")
 
 
@@ -71,7 +81,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"--share {given.share:g} is not allowed: pass a number above 0, up to 1")
     figures: dict[str, Any] = json.loads(given.json.read_text()) if given.json and given.json.is_file() else {}
     if given.document is not None:
-        write_text(given.document, insert_between(given.document.read_text(), "torture", table(figures)))
+        page = insert_between(given.document.read_text(), "torture", table(figures))
+        write_text(given.document, insert_between(page, "limits", limits_table()))
         return 0
     _ready()
     failed = False
