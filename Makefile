@@ -52,8 +52,7 @@ bench: $(READY)
 
 # kills, crashes, full disks, runs started together, a soak; then damaged and hostile files: what is lost or believed
 torture: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m torture --json torture.json
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture
+	OMP_NUM_THREADS=1 $(BIN)/python -m torture --json docs/torture.json
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -3,21 +3,28 @@ Torture the library: kill it, crash it, fill its disk, start it twice, let it ru
 
     python -m torture                             everything: about half an hour on two cores
     python -m torture --share 0.05 --only kills   a twentieth of one part
-    python -m torture --json figures.json         the figures for the documents, too
+    python -m torture --json figures.json         the figures for the documents, too; those of other parts stay
+    python -m torture --json figures.json --document docs/trust.md     run nothing; put its figures into that page
 
 Prints a table of figures and, where something went wrong, what; the exit code is 1 then.
 """
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import fields
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from pyro_bnn.common.files import insert_between, write_text
+from pyro_bnn.common.limits import Limits
 from torture.crashes import crashes, full_disk
+from torture.fuzz import FUZZ, fuzzed
 from torture.kills import kills
 from torture.soak import soak
 from torture.together import together
@@ -28,6 +35,7 @@ PARTS: dict[str, Callable[[Path, float, int], dict[str, Any]]] = {
     "full disk": full_disk,
     "together": together,
     "soak": soak,
+    **{name: fuzzed(name) for name in FUZZ},
 }
 
 
@@ -41,30 +49,57 @@ def _ready() -> None:
     import pyro_bnn.runs.train  # noqa: F401
 
 
+def table(figures: dict[str, Any]) -> str:
+    """Return the figures as a table in Markdown, a row for each part that was run."""
+    lines = ["| part | share | figures | gone wrong | on |", "|---|--:|---|--:|---|"]
+    for name, part in figures.items():
+        said = ", ".join(f"{key} {value}" for key, value in part.items() if key not in _ABOUT)
+        lines.append(f"| {name} | {part['share']:g} | {said} | {len(part['words'])} | {part['date']} |")
+    return "\n".join(lines)
+
+
+def limits_table() -> str:
+    """Return every limit with its default, from the table in the source."""
+    said = dict(re.findall(r":param (\w+): (.*?)(?=\n\s*:param|\Z)", str(Limits.__doc__), flags=re.DOTALL))
+    rows = [f"| `{f.name}` | {f.default:,} | {' '.join(said[f.name].split())} |" for f in fields(Limits)]
+    return "\n".join(["| limit | default | of what |", "|---|--:|---|", *rows])
+
+
+_ABOUT = ("words", "share", "seed", "date")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m torture", description="Faults on purpose.")
     parser.add_argument("--share", type=float, default=1.0, help="how much of it, from 0 to 1")
     parser.add_argument("--only", choices=list(PARTS), action="append", help="this part; repeat")
-    parser.add_argument("--json", type=Path, help="the file for the figures")
+    parser.add_argument("--json", type=Path, help="the file for the figures; what it holds of other parts stays")
+    parser.add_argument("--document", type=Path, help="run nothing: the page into which the figures of --json go")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     if not 0 < given.share <= 1:
         parser.error(f"--share {given.share:g} is not allowed: pass a number above 0, up to 1")
+    figures: dict[str, Any] = json.loads(given.json.read_text()) if given.json and given.json.is_file() else {}
+    if given.document is not None:
+        page = insert_between(given.document.read_text(), "torture", table(figures))
+        write_text(given.document, insert_between(page, "limits", limits_table()))
+        return 0
     _ready()
-    figures: dict[str, Any] = {}
+    failed = False
     with tempfile.TemporaryDirectory(prefix="torture-") as folder:
         for name in given.only or PARTS:
             began = time.monotonic()
             figures[name] = PARTS[name](Path(folder) / name.replace(" ", "-"), given.share, given.seed)
-            figures[name]["seconds"] = round(time.monotonic() - began, 1)
+            figures[name] |= {"seconds": round(time.monotonic() - began, 1), "share": given.share, "seed": given.seed}
+            figures[name]["date"] = datetime.now(timezone.utc).date().isoformat()
+            failed = failed or bool(figures[name]["words"])
             shown = ", ".join(f"{key} {value}" for key, value in figures[name].items() if key != "words")
             print(f"{name:10} {shown}", flush=True)
             for words in figures[name]["words"]:
                 print(f"{'':10} {words}", flush=True)
-    if given.json is not None:
-        given.json.write_text(json.dumps({"share": given.share, "seed": given.seed, **figures}, indent=1) + "\n")
-    return 1 if any(part["words"] for part in figures.values()) else 0
+            if given.json is not None:
+                write_text(given.json, json.dumps(figures, indent=1) + "\n")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

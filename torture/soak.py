@@ -23,7 +23,7 @@ def soak(folder: Path, share: float, seed: int) -> dict[str, Any]:
         ("predictions", _predictions, max(100, round(PREDICTIONS * share))),
     ):
         written = folder / what
-        code = wait(child(lambda: work(written, number), folder / "log"), limit=3600)  # noqa: B023
+        code = wait(child(lambda: work(written, number), folder / "log"), limit=3600)
         if code:
             raise Ended(f"{what}: {last_words(folder / 'log')}")
         more = dict(zip(ALLOWED, map(float, written.read_text().split()), strict=True))

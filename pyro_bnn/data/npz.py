@@ -106,12 +106,12 @@ class Archive:
         size, wider = math.prod(shape) * dtype.itemsize, max(1, 4 // dtype.itemsize)
         self._inflated += max(info.file_size - min(info.compress_size, self._bytes), 0) * wider
         check_limit("inflated_bytes", self._inflated, f"bytes more than its own in {self.path}", so=_so(self._inflated))
-        check_memory(size * wider, f"the array {info.filename!r:.80} of {self.path}")
         if header + size != info.file_size:
             raise BadFile(
                 f"{what} has a header for {size:,} bytes and holds {info.file_size - header:,}: it is damaged"
                 f", {self._remedy}"
             )
+        check_memory(size * wider, f"the array {info.filename!r:.80} of {self.path}")
 
 
 def _so(size: int) -> str:

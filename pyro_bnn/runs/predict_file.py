@@ -14,6 +14,7 @@ threshold is "don't know".
 """
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,7 +27,7 @@ from pyro_bnn.analysis.scores.intervals import predictive_interval
 from pyro_bnn.analysis.scores.ood import accumulate
 from pyro_bnn.common.errors import border
 from pyro_bnn.common.limits import check_limit
-from pyro_bnn.common.reading import open_file
+from pyro_bnn.common.reading import read_bytes
 from pyro_bnn.data.npz import Archive, read_npy
 from pyro_bnn.data.standardise import Standardiser
 from pyro_bnn.posterior import Posterior, looks_standardised
@@ -85,7 +86,8 @@ def _image(path: Path, shape: tuple[int, ...]) -> Array:
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise ValueError(f"{path} is an image, but this posterior takes inputs of shape {shape}: give .npy or .npz")
     unread = border(f"{path} cannot be read as an image", "save it again as PNG")
-    with open_file(path) as file, unread, Image.open(file, formats=("PNG", "JPEG")) as image:
+    file = BytesIO(read_bytes(path))  # from which no more can be read than there is, whatever a chunk promises
+    with unread, Image.open(file, formats=("PNG", "JPEG")) as image:
         width, height = image.size
         if (height, width) != shape[1:]:  # known before a pixel is inflated
             raise ValueError(

@@ -22,7 +22,7 @@ from typing import Any
 from pyro_bnn.common.files import write_text
 from pyro_bnn.studies._uci_published import PUBLISHED, SETS
 from pyro_bnn.studies.study import Scale
-from pyro_bnn.studies.trials import default_store, run_trials, seconds_of, stored
+from pyro_bnn.studies.trials import default_store, run_trials, stored, took
 from pyro_bnn.studies.uci import METHODS, trial
 
 __all__ = ["as_csv", "as_markdown", "picture", "rows_of"]
@@ -200,7 +200,7 @@ def _main() -> None:
             of = trial(data, method, scale)
             record = stored(of, store)
             if record is not None:
-                records[data, method], seconds[data, method] = record, seconds_of([of], store)
+                records[data, method], seconds[data, method] = record, sum(took([of], store).values())
     rows = rows_of(records, seconds)
     write_text(given.out / "uci.table.csv", as_csv(rows))
     write_text(given.out / "uci.table.md", as_markdown(rows))

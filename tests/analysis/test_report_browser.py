@@ -121,3 +121,28 @@ def test_in_print(report):
     assert content.startswith(b"%PDF")
     pages = len(re.findall(rb"/Type\s*/Page\b", content))
     assert 3 <= pages <= 12
+
+
+def test_words_of_a_posterior_are_words(tmp_path):
+    """What a hostile author writes into names runs nothing, loads nothing, and turns no other words."""
+    import torch
+
+    from tests.analysis.conftest import classifier
+
+    torch.manual_seed(0)
+    evil = """</title></pre><img src=x onerror="document.title='owned'"><script>document.title='owned'</script>\u202e"""
+    case = classifier((1, 12, 12), n=60, recipe={"name": evil, "description": evil, "source": evil})
+    names = [f"{evil}{k}" for k in range(len(case.posterior.info["class_names"]))]
+    case.posterior.info["class_names"] = names
+    history = [{"epoch": e, "nll": 2.0 / e, "kl": 5.0 - e} for e in (1, 2)]
+    options = {"history": history, "recipe_toml": evil, "command": evil, "results": {"machine": evil}, "num_samples": 5}
+    report = write_report(tmp_path, case.posterior, (case.x, case.y), (case.x, case.y), **options)
+    assert "\u202e" not in report.read_text()
+    assert "\\u202e" in report.read_text()
+    dump = browse(tmp_path, report.as_uri(), "--dump-dom")
+    assert "<title>owned" not in dump
+    assert "<script" not in dump
+    assert "onerror=&quot;" not in re.sub(r"<(?!img)", "", dump) or '<img src="x"' not in dump
+    found = probe(report)
+    assert found["broken"] == 0
+    assert found["resources"] == []

@@ -6,8 +6,8 @@ from typing import Any
 import tomli_w
 
 from pyro_bnn.recipe import Recipe, find_recipe, parse_settings, recipe_names
-from tests.torture.mutations import HOSTILE, altered, damaged
-from tests.torture.oracle import Tally, judge
+from torture.mutations import HOSTILE, altered, damaged
+from torture.oracle import Tally, judge
 
 _ODD: tuple[Any, ...] = (*HOSTILE, 1j, b"x", object(), {1: 2}, {None: 1}, float("nan"), float("inf"), (1, 2), {1, 2})
 _VALUES = (

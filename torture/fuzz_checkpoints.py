@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from pyro_bnn.inference.checkpoint import load_state, save_state
-from tests.torture.mutations import altered, as_json, damaged
-from tests.torture.oracle import Tally, judge
+from torture.mutations import altered, as_json, damaged
+from torture.oracle import Tally, judge
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -19,7 +19,9 @@ from typing import Any
 
 from pyro_bnn.common.errors import is_own
 
-SECONDS = 5.0
+SECONDS, ASLEEP = 5.0, 60.0
+"""Of computing, and by the clock: a machine may have other work, and who waits for a pipe computes nothing."""
+
 BYTES = 2**30
 GOOD = ("same", "accepted", "refused")
 
@@ -58,16 +60,19 @@ def _address_space() -> int:
 
 @contextlib.contextmanager
 def watched(extra: int = 0) -> Iterator[None]:
-    """Raise Hang after 5 s, and let no more than 1 GB (and `extra` bytes) be taken."""
+    """Raise Hang after 5 s of computing, and let no more than 1 GB (and `extra` bytes) be taken."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    usual = signal.signal(signal.SIGALRM, _ring)
+    usual = [(number, signal.signal(number, _ring)) for number in (signal.SIGALRM, signal.SIGPROF)]
     resource.setrlimit(resource.RLIMIT_AS, (_address_space() + BYTES + extra, hard))
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, ASLEEP)
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, usual)
+        for number, handler in usual:
+            signal.signal(number, handler)
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
@@ -81,7 +86,7 @@ def _short_of_memory(error: BaseException | None) -> bool:
 
 def judge(tally: Tally, case: Callable[[], Any], what: str, same: Callable[[Any], bool] | None = None) -> None:
     """Run a case and note its outcome; `same` says whether its result is what it was before the damage."""
-    started = time.perf_counter()
+    started = time.process_time()
     outcome, said = "", what
     try:
         with watched(), warnings.catch_warnings():
@@ -94,4 +99,4 @@ def judge(tally: Tally, case: Callable[[], Any], what: str, same: Callable[[Any]
         outcome = "memory" if _short_of_memory(error) else "refused" if is_own(error) else "foreign"
         last = traceback.extract_tb(error.__traceback__)[-1]
         said = f"{what}: {type(error).__name__}: {str(error)[:160]} ({last.filename.rpartition('/')[2]}:{last.lineno})"
-    tally.note(outcome, said, time.perf_counter() - started)
+    tally.note(outcome, said, time.process_time() - started)

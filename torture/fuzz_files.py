@@ -11,8 +11,8 @@ import numpy as np
 
 from pyro_bnn.data import load_data
 from pyro_bnn.runs.predict_file import read_inputs
-from tests.torture.mutations import damaged
-from tests.torture.oracle import Tally, judge
+from torture.mutations import damaged
+from torture.oracle import Tally, judge
 
 _TYPES = ("<f4", "<f8", "|u1", "<i8", "|b1", "<U3", "|S4", "<c16", "<M8[D]", "|V8", "<f2", ">i4", "|O", "<U0")
 

@@ -18,8 +18,8 @@ from pyro_bnn.guides.draws import StoredDraws
 from pyro_bnn.guides.ensemble import Ensemble
 from pyro_bnn.models import BNN, MLP, LeNet5, likelihoods, priors
 from pyro_bnn.posterior import DESCRIPTION, TENSORS, Posterior
-from tests.torture.mutations import altered, as_json, damaged
-from tests.torture.oracle import Tally, judge
+from torture.mutations import altered, as_json, damaged
+from torture.oracle import Tally, judge
 
 _SCALE = {"mean": [0.5, 0.5, 0.5], "sd": [1.0, 2.0, 1.0]}
 
