@@ -75,7 +75,7 @@ PAIRS = torch.randn(3, 2, 2, generator=torch.Generator().manual_seed(1))
 
 
 def test_several_observed_sites_of_a_hand_written_pair(tmp_path):
-    options = {"num_samples": 5, "prior_samples": 3, "dims": {"pairs": ["coordinate"], "w": ["feature"]}}
+    options = {"num_samples": 30, "prior_samples": 3, "dims": {"pairs": ["coordinate"], "w": ["feature"]}}
     made = from_pyro_svi(two_sites, by_hand, X, COUNTS, PAIRS, **options)
     written = from_pyro_svi(two_sites, by_hand, X, COUNTS, PAIRS, path=tmp_path / "two.nc", **options)
     for idata in (made, open_arviz(tmp_path / "two.nc")):
@@ -226,6 +226,8 @@ def test_each_of_several_observed_sites_is_predicted_scored_and_exported():
     np.testing.assert_array_equal(idata.observed_data["counts"], COUNTS)
     one = found.to_arviz(X, COUNTS, 5)
     assert one.log_likelihood["obs"].shape == (1, 5, 5)
+    assert set(one.posterior.data_vars) == set(one.log_prior.data_vars) == {"w", "cell.level"}
+    assert bool(np.isfinite(one.log_prior["cell.level"]).all())
     with pytest.raises(TypeError, match=r"posterior.at\(name\).evaluate"):
         posterior.evaluate(X, {"counts": COUNTS})
     with pytest.raises(ValueError, match=r"observes no site 'count': it has 'counts', 'pairs'"):
