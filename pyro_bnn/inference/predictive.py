@@ -91,7 +91,7 @@ def _observed_site(trace: Any, latents: Container[str]) -> str:
     if len(sites) > 1:
         raise ValueError(
             f"the model has the sites {', '.join(map(repr, sites))} beside the guide's latent ones, and a prediction "
-            "is of a single observed site: predict with pyro.infer.Predictive, or with a program that observes one site"
+            f"is of a single observed site: say which, posterior.at({next(iter(sites))!r}).predict(x)"
         )
     if not sites:
         raise ValueError(

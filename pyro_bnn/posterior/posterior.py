@@ -49,6 +49,7 @@ from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, guide_trace
 from pyro_bnn.posterior import rebuild
 from pyro_bnn.posterior.compact import encode
 from pyro_bnn.posterior.description import FORMAT, check_guide, check_kinds, read_description, read_tensors
+from pyro_bnn.posterior.one_site import OneSite
 from pyro_bnn.registry import described
 from pyro_bnn.version import __version__
 
@@ -214,6 +215,22 @@ class Posterior:
     def with_guide(self, guide: Callable[..., Any]) -> "Posterior":
         """Return the same model and info with another guide, such as a wrapper of this guide."""
         other = Posterior(self.model, guide)
+        other._lender = self
+        return other
+
+    def at(self, site: str) -> "Posterior":
+        """
+        Return the posterior that predicts and scores one observed site, of a program that has several.
+
+        It knows no standardiser of targets, for that of several sites cannot be one.
+
+        :param site: its name.
+        """
+        if self.info.get("y_standardiser") is not None:
+            raise ValueError(
+                f"the posterior has one y_standardiser, so its program has one observed site, and {site!r} is not apart"
+            )
+        other = Posterior(OneSite(self.model, site), self.guide)
         other._lender = self
         return other
 
@@ -385,11 +402,17 @@ class Posterior:
         """
         Return the results table: the columns plug_in (the guide's median), one_draw (mean and sd) and s_draws.
 
+        Of several observed sites each is scored apart, `posterior.at("counts").evaluate(x, counts)`.
+
         :param y: labels (N,) as integers, or targets (N,) or (N, D), raw like x; tensors, arrays or lists.
         :param standardised: whether x and y are on the model's scale; default what they say, and raw if they do not.
         """
         from pyro_bnn.analysis.scores.evaluation import evaluate_rows
 
+        if isinstance(y, Mapping):
+            raise TypeError(
+                f"y names the sites {', '.join(map(repr, y))}, and a table is of one: posterior.at(name).evaluate(x, y)"
+            )
         return evaluate_rows(self, x, y, num_samples, chunk=chunk, seed=seed, standardised=standardised).table
 
     def interval(
@@ -550,8 +573,18 @@ class Posterior:
         """
         Return `arviz.InferenceData` at raw inputs x and labels or targets y, all in raw units.
 
+        Of several observed sites y is a mapping by name, {"counts": counts, "labels": labels}, and the export that of
+        `pyro_bnn.analysis.from_pyro_svi`, with its options.
+
         Options as in `pyro_bnn.analysis.arviz.to_arviz`.
         """
+        if isinstance(y, Mapping):
+            from pyro_bnn.analysis import from_pyro_svi
+
+            inputs = self._inputs(x, options.pop("standardised", None))
+            observed = {name: plain(_tensor(values, f"y[{name!r}]")) for name, values in y.items()}
+            model = poutine.condition(self.model, data=observed)
+            return from_pyro_svi(model, self.guide, inputs, num_samples=num_samples, **options)
         from pyro_bnn.analysis.arviz import to_arviz
 
         return to_arviz(self, x, y, num_samples, **options)

@@ -10,6 +10,7 @@ from pyro_bnn.analysis import from_pyro_svi
 from pyro_bnn.analysis.arviz import groups_of, import_arviz, loo, open_arviz
 from pyro_bnn.guides import AutoMeanFieldNormal
 from pyro_bnn.models import BNN, MLP, likelihoods, priors
+from pyro_bnn.posterior import Posterior
 
 mpl.use("Agg")
 az = import_arviz()
@@ -74,7 +75,7 @@ PAIRS = torch.randn(3, 2, 2, generator=torch.Generator().manual_seed(1))
 
 
 def test_several_observed_sites_of_a_hand_written_pair(tmp_path):
-    options = {"num_samples": 5, "prior_samples": 3, "dims": {"pairs": ["coordinate"], "w": ["feature"]}}
+    options = {"num_samples": 30, "prior_samples": 3, "dims": {"pairs": ["coordinate"], "w": ["feature"]}}
     made = from_pyro_svi(two_sites, by_hand, X, COUNTS, PAIRS, **options)
     written = from_pyro_svi(two_sites, by_hand, X, COUNTS, PAIRS, path=tmp_path / "two.nc", **options)
     for idata in (made, open_arviz(tmp_path / "two.nc")):
@@ -206,3 +207,28 @@ def test_mistakes_are_named():
     ):
         with pytest.raises(ValueError, match=words):
             from_pyro_svi(schools, guide, Y, **options)
+
+
+def test_each_of_several_observed_sites_is_predicted_scored_and_exported():
+    posterior = Posterior(two_sites, by_hand)
+    with pytest.raises(ValueError, match=r"say which, posterior.at\('counts'\)"):
+        posterior.predict(X)
+    found = posterior.at("counts")
+    predicted = found.predict(X, 50, seed=0)
+    draws = torch.stack([draw.mean for draw in found.stream(X, 50, seed=0)])
+    torch.testing.assert_close(predicted.mean, draws.mean(0))
+    table = found.evaluate(X, COUNTS, 50)
+    logs = torch.stack([draw.log_prob(COUNTS, wide=True) for draw in found.stream(X, 50, seed=0)])
+    nll = -(logs.logsumexp(0) - np.log(50)).mean()
+    assert table["s_draws"]["pred_nll"] == pytest.approx(float(nll), rel=1e-5)
+    idata = posterior.to_arviz(X, {"counts": COUNTS, "pairs": PAIRS}, 5)
+    assert set(idata.log_likelihood.data_vars) == set(idata.observed_data.data_vars) == {"counts", "pairs"}
+    np.testing.assert_array_equal(idata.observed_data["counts"], COUNTS)
+    one = found.to_arviz(X, COUNTS, 5)
+    assert one.log_likelihood["obs"].shape == (1, 5, 5)
+    assert set(one.posterior.data_vars) == set(one.log_prior.data_vars) == {"w", "cell.level"}
+    assert bool(np.isfinite(one.log_prior["cell.level"]).all())
+    with pytest.raises(TypeError, match=r"posterior.at\(name\).evaluate"):
+        posterior.evaluate(X, {"counts": COUNTS})
+    with pytest.raises(ValueError, match=r"observes no site 'count': it has 'counts', 'pairs'"):
+        posterior.at("count").predict(X)

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pyro_bnn.analysis.arviz.loo import Split, posterior_kind, refusal_of
-from pyro_bnn.analysis.arviz.stores import Array, Variable, store_for
+from pyro_bnn.analysis.arviz.stores import Array, Variable, file_name, store_for
 from pyro_bnn.analysis.scores.prior_check import PriorGuide
 from pyro_bnn.analysis.scores.signal_to_noise import draw_sites, latent_values
 from pyro_bnn.common.contract import Wrapper, contract_of
@@ -115,7 +115,8 @@ class _Sites:
     def variables(self, group: str, chains: int, draws: int) -> list[Variable]:
         lead, sizes = ("chain", "draw"), (chains, draws)
         variables = [
-            Variable(group, n, (*lead, *site_dims(n, shape)), (*sizes, *shape)) for n, shape in self.full.items()
+            Variable(group, file_name(n), (*lead, *site_dims(file_name(n), shape)), (*sizes, *shape))
+            for n, shape in self.full.items()
         ]
         if self.large:
             shape = (*sizes, len(self.large))
@@ -126,13 +127,13 @@ class _Sites:
         named = {
             dim: np.arange(size)
             for name, shape in self.full.items()
-            for dim, size in zip(site_dims(name, shape), shape, strict=True)
+            for dim, size in zip(site_dims(file_name(name), shape), shape, strict=True)
         }
         return {**named, "site": self.large} if self.large else named
 
     def write(self, arrays: Mapping[str, Array], c: int, s: int, values: Mapping[str, Tensor]) -> None:
         for name in self.full:
-            arrays[name][c, s] = as_numpy(values[name])
+            arrays[file_name(name)][c, s] = as_numpy(values[name])
         if self.large:
             flat = [values[name].float() for name in self.large]
             arrays["weight_mean"][c, s] = np.array([float(v.mean()) for v in flat], np.float32)
@@ -200,7 +201,7 @@ def _log_prior(model: Callable[..., Any], x: Tensor, values: Mapping[str, Tensor
     with torch.no_grad(), poutine.block(), evaluation_mode(model):
         trace = poutine.trace(poutine.condition(model, data=dict(values))).get_trace(x[:1])
     trace.compute_log_prob(lambda name, site: name in values)
-    return {name: float(trace.nodes[name]["log_prob_sum"]) for name in values if "log_prob_sum" in trace.nodes[name]}
+    return {file_name(n): float(trace.nodes[n]["log_prob_sum"]) for n in values if "log_prob_sum" in trace.nodes[n]}
 
 
 _CHAIN = ("divergences", "acceptance", "step_size")
@@ -270,7 +271,7 @@ def _plan(
     variables += _predictive_variables(first, "posterior_predictive", lead, n)
     variables += _predictive_variables(first, "prior_predictive", (1, prior_samples), n)
     variables += _prediction_variables(first, lead, len(x_new))
-    variables += [Variable("log_prior", name, ("chain", "draw"), lead) for name in values]
+    variables += [Variable("log_prior", file_name(name), ("chain", "draw"), lead) for name in values]
     for name, stats in contract_of(guide).sample_stats().items():
         kind: Any = np.bool_ if stats.dtype == torch.bool else np.float32
         variables += [Variable("sample_stats", name, ("chain", "draw"), lead, kind)]

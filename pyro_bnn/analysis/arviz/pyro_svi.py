@@ -40,7 +40,7 @@ from torch import Tensor
 
 from pyro_bnn.analysis.arviz.export import MAX_BYTES, Places, attributes_of, lead_of, site_dims
 from pyro_bnn.analysis.arviz.loo import Split
-from pyro_bnn.analysis.arviz.stores import Variable, store_for
+from pyro_bnn.analysis.arviz.stores import Variable, file_name, store_for
 from pyro_bnn.analysis.scores.signal_to_noise import latent_values
 from pyro_bnn.common.contract import contract_of
 from pyro_bnn.common.modules import evaluation_mode, reachable_modules
@@ -153,7 +153,7 @@ def from_pyro_svi(
         ("sample_stats", stats),
     ):
         for name, value in values.items():
-            arrays[group][_file_name(name)][...] = _array(value)
+            arrays[group][file_name(name)][...] = _array(value)
     places = Places(guide, lead)
     promised.restart()
     for _ in range(lead[0] * lead[1]):
@@ -162,12 +162,12 @@ def from_pyro_svi(
         for group, found in drawn.groups.items():
             for name, value in found.items():
                 if group != "posterior" or name in latents:
-                    arrays[group][_file_name(name)][place] = _array(value)
+                    arrays[group][file_name(name)][place] = _array(value)
     for s in range(prior_samples):
         for name, value in turn(lambda: program.prior(shapes)).items():
             group = "prior_predictive" if name in shapes.predicted else "prior"
             if group == "prior_predictive" or name in latents:
-                arrays[group][_file_name(name)][0, s] = _array(value)
+                arrays[group][file_name(name)][0, s] = _array(value)
     return store.finish(export.coordinates(), attributes_of(posterior, split, lead))
 
 
@@ -449,11 +449,6 @@ def _array(value: Tensor) -> np.ndarray[Any, Any]:
     return np.asarray(value.detach().cpu().numpy())
 
 
-def _file_name(name: str) -> str:
-    """Return a name that files take: a slash is of their own."""
-    return name.replace("/", ".")
-
-
 # -- dimensions ----------------------------------------------------------------------------------------------------
 
 
@@ -464,7 +459,7 @@ class _Export:
     def __init__(self, shapes: _Shapes, dims: Mapping[str, Sequence[str]], coords: Mapping[str, Sequence[Any]]) -> None:
         self.given, self.coords = dict(dims), dict(coords)
         self.rows = shapes.rows
-        self.taken = {*(_file_name(n) for n in shapes.sites), *_OWN_DIMS}
+        self.taken = {*(file_name(n) for n in shapes.sites), *_OWN_DIMS}
         self.variables: list[Variable] = []
         for name in self.given:
             if name not in shapes.sites:
@@ -482,14 +477,14 @@ class _Export:
             names = names[: len(shape)]
         kind = np.float32 if not events else _array(site.value.reshape(-1)[:1]).dtype
         own = _OWN_DIMS[: len(lead)]
-        self.variables.append(Variable(group, _file_name(name), (*own, *names), (*lead, *shape), kind))
+        self.variables.append(Variable(group, file_name(name), (*own, *names), (*lead, *shape), kind))
 
     def add_number(self, group: str, name: str, lead: tuple[int, ...], dtype: Any = np.float32) -> None:
         """Add one number for each draw."""
-        self.variables.append(Variable(group, _file_name(name), _OWN_DIMS, lead, dtype))
+        self.variables.append(Variable(group, file_name(name), _OWN_DIMS, lead, dtype))
 
     def _dims(self, site: _Site) -> tuple[str, ...]:
-        names = list(site_dims(_file_name(site.name), tuple(site.value.shape)))
+        names = list(site_dims(file_name(site.name), tuple(site.value.shape)))
         batch = site.value.dim() - site.event_dim
         for axis, plate in site.plates:
             if batch + axis >= 0:

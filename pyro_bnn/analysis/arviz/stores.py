@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pyro_bnn.analysis.arviz.library import bundle, dataset_of, groups_of, open_netcdf
 
-__all__ = ["Array", "Store", "Variable", "open_arviz", "save_arviz", "store_for"]
+__all__ = ["Array", "Store", "Variable", "file_name", "open_arviz", "save_arviz", "store_for"]
 
 Array: TypeAlias = Any  # what takes array[c, s] = values: NumPy, h5netcdf or zarr
 
@@ -140,6 +140,11 @@ class Zarr(Store):
             extra.to_zarr(self.path, mode="a", group=group, consolidated=False)
         self.root.attrs.update(attrs)
         return open_arviz(self.path)
+
+
+def file_name(name: str) -> str:
+    """Return a name that files and trees take: a slash is of their own."""
+    return name.replace("/", ".")
 
 
 def _is_text(values: Any) -> bool:

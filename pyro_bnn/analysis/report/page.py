@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from pyro_bnn.analysis.arviz import PointwiseEstimate, posterior_kind, refusal_of
-from pyro_bnn.analysis.report import figures, sections
+from pyro_bnn.analysis.report import closer, figures, sections
 from pyro_bnn.analysis.report.sections import Twin
 from pyro_bnn.analysis.scores.calibration import fit_temperature
 from pyro_bnn.analysis.scores.evaluation import ClassEvaluation, Evaluation, RealEvaluation, evaluate_rows
@@ -122,6 +122,8 @@ def build_report(
         temperature = None if val is None else fitted_temperature(posterior, val, evaluation.num_samples, seed)
     summary = weight_summary(posterior, test[0][:1])
     others = sections.other_columns(evaluation, temperature, twin)
+    curve = closer.curve_figure(posterior, test[0], evaluation, seed)
+    chains = closer.chains(posterior, history, results)
     context = {
         **_about(posterior, summary, len(test[1]), results),
         **_predictions(posterior, test[0], evaluation, outside, twin, seed),
@@ -130,7 +132,15 @@ def build_report(
         "tiles": sections.tiles(evaluation, intervals, null, twin),
         "table": sections.result_table(evaluation, intervals, others),
         "temperature": temperature,
-        "calibration": [*sections.calibration(evaluation, null), sections.rejection(evaluation)],
+        "honest": closer.honestly(evaluation, twin, others),
+        "classes": closer.classes(posterior, evaluation),
+        "chains": chains,
+        "glossary": closer.glossary(evaluation, twin=twin is not None, chains=chains is not None),
+        "calibration": [
+            *([] if curve is None else [curve]),
+            *sections.calibration(evaluation, null),
+            sections.rejection(evaluation),
+        ],
         "training": figures.training_figures(history, results.get("best_epoch")) if history else [],
         "layers": sections.layers(posterior, summary),
         "weights": [
