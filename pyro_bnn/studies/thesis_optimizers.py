@@ -175,8 +175,9 @@ STUDY = Study(
     design=_design,
     judge=_judge,
     figures=_figures,
-    explained="Of the 24 runs of each the successful have 33 % on average (AdaBound, 12 of them), 33 % (Adam, 13), "
-    "29 % (SGD, 22), 28 % (RAdam, all) and 23 % (YellowFin, 20, whose slow start is 200 of the 320 steps). A first "
-    "evaluation scored the best epoch on validation rows where the last was meant, and was contradicted (-2.7 points).",
+    explained="Of the 24 runs of each the successful ones have 33 % on average (AdaBound, 12 of them), 33 % (Adam, "
+    "13), 29 % (SGD, 22), 28 % (RAdam, all) and 23 % (YellowFin, 20, whose slow start is 200 of the 320 steps). "
+    "A first evaluation scored the best epoch on validation rows where the last was meant, and was contradicted "
+    "(-2.7 points).",
     metric=("accuracy", "test accuracy, of all runs that did not diverge"),
 )

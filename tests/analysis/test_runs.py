@@ -143,7 +143,6 @@ def test_mistakes_are_one_line_and_exit_code_2(runs, tmp_path, capsys):
     for command, words in (
         (["report", str(tmp_path)], "holds no posterior"),
         (["report", str(tmp_path / "nothing")], "no run folder"),
-        (["report", str(runs / "one"), "--out", str(tmp_path / "nowhere")], "no folder"),
         (["report", str(runs / "one"), "--ood", "mnits"], "unknown data set"),
         (["predict", str(runs / "one"), str(tmp_path / "x.npy")], "this posterior takes inputs of shape (1, 28, 28)"),
         (["predict", str(alien), str(tmp_path / "x.npy")], "holds no posterior"),

@@ -127,7 +127,7 @@ QUOTED: dict[str, list[tuple[float, float, int]]] = {
     "-3, which costs 15 points": [
         (15, POINTS * finding(SIGMA, "too high: accuracy at rho = -10 above that at rho = -3"), 0)
     ],
-    "11 of 24 runs end at chance, and 3 of RAdam's": [(11, failed("Adam"), 0), (3, failed("RAdam"), 0)],
+    "11 of 24 runs end under 15 %, and 3 of RAdam's": [(11, failed("Adam"), 0), (3, failed("RAdam"), 0)],
     "a loss of two points in a higher one": [
         (2, POINTS * finding("thesis-rate-ratio", "alpha_mu = 0.001: accuracy at r = 1 above that at r = 10"), 0)
     ],
