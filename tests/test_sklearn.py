@@ -273,7 +273,8 @@ def test_classes_have_names_probabilities_and_uncertainty(tmp_path: Path) -> Non
 def test_saved_estimators_say_the_same(fitted: BNNRegressor, table: tuple[Any, Any], tmp_path: Path) -> None:
     x, y = table
     folder = fitted.save(tmp_path / "houses")
-    assert {path.name for path in folder.iterdir()} == {"estimator.json", "posterior.json", "posterior.safetensors"}
+    names = {"estimator.json", "manifest.json", "posterior.json", "posterior.safetensors"}
+    assert {path.name for path in folder.iterdir()} == names
     loaded = BNNRegressor.load(folder)
     assert loaded.get_params() == fitted.get_params()
     for ours, theirs in zip(loaded.predict(x, return_std=True), fitted.predict(x, return_std=True), strict=True):

@@ -26,7 +26,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from pyro_bnn.common.files import atomic_write
+from pyro_bnn.common.manifest import read_listed, staged
 from pyro_bnn.common.randomness import RandomState
 from pyro_bnn.common.turns import alone
 from pyro_bnn.data import Standardiser
@@ -331,9 +331,10 @@ class BaseBNN(BaseEstimator):  # type: ignore[misc]
         :param path: the folder; `load` reads it.
         """
         check_is_fitted(self, "posterior_")
+        (Path(path) / _DESCRIPTION).unlink(missing_ok=True)  # of another posterior, if this is killed in between
         folder = self.posterior_.save(path)
-        with atomic_write(folder / _DESCRIPTION) as file:
-            file.write(json.dumps(self._described(), indent=2).encode())
+        with staged(folder) as stage:
+            (stage / _DESCRIPTION).write_text(json.dumps(self._described(), indent=2))
         return folder
 
     @classmethod
@@ -348,7 +349,7 @@ class BaseBNN(BaseEstimator):  # type: ignore[misc]
             raise FileNotFoundError(
                 f"{path} holds no estimator: it needs {_DESCRIPTION}, as {cls.__name__}.save writes"
             )
-        description = json.loads(file.read_text())
+        description = json.loads(read_listed(Path(path), [_DESCRIPTION])[_DESCRIPTION])
         if description["estimator"] != cls.__name__:
             raise ValueError(f"{path} holds a {description['estimator']}: load it with {description['estimator']}.load")
         estimator = cls(**_parameters(description["parameters"]))
