@@ -220,3 +220,18 @@ def test_a_recipe_under_its_former_name_is_named_anew(capsys: pytest.CaptureFixt
     said = capsys.readouterr().err
     assert "'lenet5-cifar10-adabound' is a variant now: 'lenet5-cifar10-thesis', variant='adabound'" in said
     assert "did you mean 'epochs'" in said
+
+
+def test_a_diagnosis_is_words_or_data_and_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(tmp_path / "run")
+    assert main(["train", "lenet5-mnist-mini", "--out", folder, *SMALL, "--set", "optim.scale.lr=1e-12"]) == 0
+    capsys.readouterr()
+    asked = ["diagnose", folder, "--no-settle", "--num-samples", "10"]
+    assert main(asked) == 1  # its deviations never moved
+    words = capsys.readouterr().out
+    assert "!!  deviations" in words
+    assert "they have not moved from their start" in " ".join(words.split())
+    assert main([*asked, "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"] == "bad"
+    assert told["summary"] in words
