@@ -21,11 +21,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyro_bnn.common.files import write_text
 from pyro_bnn.studies.study import Trial
 from pyro_bnn.version import __version__
+
+if TYPE_CHECKING:
+    from pyro_bnn.runs.train import Run
 
 __all__ = ["default_store", "run_trials", "stored", "took"]
 
@@ -153,8 +156,18 @@ def _trained(trial: Trial, store: Path, data_root: str | Path | None) -> dict[st
     from pyro_bnn.runs.train import train
 
     folder = store / "unfinished" / trial.key()
+
+    def begin() -> "Run":
+        return train(trial.settled(), out=folder, data_root=data_root, progress=False, report=False)
+
     try:
-        run = train(trial.settled(), out=folder, data_root=data_root, progress=False, report=False)
+        try:
+            run = begin()
+        except (ValueError, OSError):  # what is there cannot be gone on with, such as what another version left
+            if not folder.is_dir():
+                raise
+            shutil.rmtree(folder)
+            run = begin()
     except Diverged as error:
         shutil.rmtree(folder, ignore_errors=True)
         why, _, _ = str(error).partition("; to go on from")  # which would name this folder

@@ -193,6 +193,19 @@ def test_processes_side_by_side_leave_the_same_records(tmp_path: Path) -> None:
         run_trials(cases, tmp_path, jobs=0)
 
 
+@pytest.mark.filterwarnings("ignore:.*has no manifest:FutureWarning")
+def test_what_cannot_be_gone_on_with_is_begun_anew(tmp_path: Path) -> None:
+    """A state of the former format, which an earlier version left when it was killed."""
+    case = Trial("perceptron", 0, "perceptron-and", changes={"epochs": 3, "num_samples": 2})
+    expected = run_trials([case], tmp_path / "whole")
+    left = tmp_path / "store" / "unfinished" / case.key()
+    (left / "checkpoint").mkdir(parents=True)
+    (left / "recipe.toml").write_text(case.settled().to_toml())
+    (left / "checkpoint" / "last.pt").write_bytes(b"a pickle")
+    assert run_trials([case], tmp_path / "store") == expected
+    assert not left.exists()
+
+
 def test_a_diverged_training_is_counted(tmp_path: Path) -> None:
     wild = {"epochs": 3, "optim": {"loc": {"name": "sgd", "lr": 1e30}, "scale": {"name": "sgd", "lr": 1e30}}}
     case = Trial("wild", 0, "linear-regression", changes=wild)
