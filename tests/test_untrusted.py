@@ -291,3 +291,17 @@ def test_a_card_holds_no_html_of_its_author():
 
 def test_code_in_a_card_stays_code():
     assert _code("a`b\n```\n<script>") == "a'b ''' <script>"
+
+
+def test_weights_that_give_no_prediction_are_named(tmp_path):
+    """Finite, as every tensor of a file has to be, and so large that the network's outputs are not."""
+    model = BNN(MLP(2, 3, hidden=[]), priors.Normal(), likelihoods.Categorical(), num_data=4)
+    guide = AutoMeanFieldNormal(model)
+    with torch.no_grad():
+        guide.loc.fill_(3e38)
+    x = torch.tensor([[2.0, 2.0]])
+    with pytest.raises(ValueError, match="Expected parameter"):  # in memory: as torch says it
+        Posterior(model, guide).predict(x, 2)
+    loaded = Posterior.load(Posterior(model, guide).save(tmp_path / "large"))
+    with pytest.raises(BadFile, match=r"large does not predict for these rows \(Expected parameter.*save it again"):
+        loaded.predict(x, 2)

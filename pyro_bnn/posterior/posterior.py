@@ -27,7 +27,7 @@ from safetensors.torch import save as safetensors_save
 from torch import Tensor, nn
 
 from pyro_bnn.common.contract import Guide, contract_of
-from pyro_bnn.common.errors import border
+from pyro_bnn.common.errors import BadFile, border, is_own, summary
 from pyro_bnn.common.files import make_folder
 from pyro_bnn.common.manifest import NEXT, is_sealed, read_listed, staged
 from pyro_bnn.common.mixtures import MixtureMoments, PredictiveAccumulator, check_moments
@@ -203,6 +203,7 @@ class Posterior:
         self._lender: Posterior | None = None
         self._pending: dict[str, dict[str, Tensor]] | None = None
         self._saved_sites: list[str] | None = None
+        self._read_from: Path | None = None
         self._warned = False
 
     @property
@@ -365,6 +366,11 @@ class Posterior:
         except (RuntimeError, ValueError, IndexError) as error:
             if shape is not None and list(x.shape[1:]) != list(shape):
                 raise _other_shape(x, shape) from error
+            if self._read_from is not None and not is_own(error):
+                raise BadFile(
+                    f"{self._read_from} does not predict for these rows ({summary(error)}): its description does not "
+                    f"fit its tensors, or these are no sensible numbers; save it again where it is from"
+                ) from error
             raise
 
     @torch.no_grad()
@@ -671,6 +677,7 @@ class Posterior:
         entries = sum(tensor.numel() for part in state.values() for tensor in part.values())
         dtype = next((t.dtype for t in state["guide"].values() if t.is_floating_point()), torch.get_default_dtype())
         with torch.random.fork_rng():  # what is built starts at random, and is filled below
+            built = model is None
             if model is None:
                 build = build_model or partial(rebuild.build_model, trust=trust, entries=entries)
                 model = _obtain("model", description["model"], build, folder, dtype)
@@ -682,6 +689,7 @@ class Posterior:
                 guide = _obtain("guide", description["guide"], lambda s: make(s, model), folder, dtype)
                 forget_later(guide)
         posterior = cls(model, guide, _under_new_keys(description["info"]))
+        posterior._read_from = folder if built else None
         fitted = Fitted.from_info(posterior._given)
         if fitted is not None:
             leave_fitted(guide, fitted)
