@@ -127,6 +127,9 @@ QUOTED: dict[str, list[tuple[float, float, int]]] = {
     "come out 2.1 points below Adam and RAdam": [
         (2.1, -POINTS * finding("thesis-optimizers", "mean accuracy of successful runs"), 1)
     ],
+    "AdaBayes comes out .6 points behind Adam": [
+        (0.6, -POINTS * finding("adabayes-ranking", "(i) error of AdaBayes below that of Adam"), 1)
+    ],
     "is 1.9 points ahead on MNIST": [(1.9, POINTS * finding(BAYES, "MNIST, rates chosen: mean accuracy"), 1)],
     "-3, which costs 15 points": [
         (15, POINTS * finding(SIGMA, "too high: accuracy at rho = -10 above that at rho = -3"), 0)
@@ -148,7 +151,7 @@ SETTINGS = (  # numbers that are set and not found, longest first where one hold
     "softplus(-10)", "softplus(-5)", "softplus(-4)", "CIFAR-10", "LeNet-5", "at 1e-3 or below", "means is 1e-3",
     "use 1e-2 for", "At -10", "at -10", "starts at -4", "start at -10", "beta2 =", ".999 at beta1 = .9", ".9 does not",
     "eta = 1 a hidden layer of 200 units with 1/N", "falls as 1 / N", "lambda = 1 / N", "L1 under", "in 320 steps",
-    "at 128 steps", "has -5,", "-4 itself", "1e-3 each", "(.9, .999)", "0, together", "`eta` | 1 |", "stays at 1,",
+    "in 1,008 steps", "has -5,", "-4 itself", "1e-3 each", "(.9, .999)", "0, together", "`eta` | 1 |", "stays at 1,",
     "tell from 0.", "all of Adam's at about 1e-2 and above", "1 / P_l", "resnet20",
 )  # fmt: skip
 
