@@ -18,7 +18,7 @@ from pyro.infer.autoguide import AutoNormal
 
 from pyro_bnn.analysis import from_pyro_svi
 from pyro_bnn.analysis.arviz import groups_of, import_arviz
-from pyro_bnn.analysis.arviz.library import is_tree
+from pyro_bnn.analysis.arviz.versions import is_tree
 from pyro_bnn.guides import AutoDropout, AutoLowRankNormal, AutoMeanFieldNormal, AutoPoint, Ensemble, StoredDraws
 from pyro_bnn.posterior import Posterior
 from tests.analysis.conftest import Case, classifier, regressor

@@ -21,7 +21,7 @@ from pyro_bnn.analysis.arviz import (
     save_arviz,
     to_arviz,
 )
-from pyro_bnn.analysis.arviz.library import is_tree
+from pyro_bnn.analysis.arviz.versions import is_tree
 from pyro_bnn.models import likelihoods
 from pyro_bnn.posterior import Posterior
 from tests.analysis.arviz_functions import HISTORY, KINDS, PAGE, outcome, part, refit, table

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_bnn.analysis.arviz.library import elpd_of, is_tree
+from pyro_bnn.analysis.arviz.versions import elpd_of, is_tree
 from pyro_bnn.analysis.scores.elpd import TITLE, compare_held_out, held_out_elpd, plot_held_out
 from pyro_bnn.analysis.scores.evaluation import evaluate_rows
 

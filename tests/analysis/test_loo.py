@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from pyro_bnn.analysis.arviz import NotDefined, loo, waic
-from pyro_bnn.analysis.arviz.library import is_tree
+from pyro_bnn.analysis.arviz.versions import is_tree
 from pyro_bnn.posterior import Posterior
 from tests.targets import LinearRegression, correlated
 

@@ -1,7 +1,6 @@
 """Posteriors as ArviZ groups."""
 
 from pyro_bnn.analysis.arviz.export import MAX_BYTES, export_bytes, to_arviz
-from pyro_bnn.analysis.arviz.library import groups_of, import_arviz
 from pyro_bnn.analysis.arviz.loo import (
     NotDefined,
     PointwiseEstimate,
@@ -14,6 +13,7 @@ from pyro_bnn.analysis.arviz.loo import (
 )
 from pyro_bnn.analysis.arviz.pyro_svi import from_pyro_svi
 from pyro_bnn.analysis.arviz.stores import open_arviz, save_arviz
+from pyro_bnn.analysis.arviz.versions import groups_of, import_arviz
 
 __all__ = [
     "MAX_BYTES",

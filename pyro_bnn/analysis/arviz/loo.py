@@ -18,7 +18,7 @@ from typing import Any, Literal, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyro_bnn.analysis.arviz.library import dataset_of, elpd_of, groups_of, import_arviz
+from pyro_bnn.analysis.arviz.versions import dataset_of, elpd_of, groups_of, import_arviz
 from pyro_bnn.common.contract import contract_of
 from pyro_bnn.posterior import Posterior
 

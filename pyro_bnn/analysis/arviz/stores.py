@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyro_bnn.analysis.arviz.library import bundle, dataset_of, groups_of, open_netcdf
+from pyro_bnn.analysis.arviz.versions import bundle, dataset_of, groups_of, open_netcdf
 
 __all__ = ["Array", "Store", "Variable", "file_name", "open_arviz", "save_arviz", "store_for"]
 

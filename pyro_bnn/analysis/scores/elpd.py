@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pyro_bnn.analysis.arviz.library import compared, held_out, plot_compared
+from pyro_bnn.analysis.arviz.versions import compared, held_out, plot_compared
 
 __all__ = ["TITLE", "compare_held_out", "held_out_elpd", "plot_held_out"]
 
