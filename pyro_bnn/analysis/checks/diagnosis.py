@@ -21,11 +21,21 @@ from pyro_bnn.analysis.checks.of_weights import check_joint, check_spread, check
 from pyro_bnn.analysis.checks.rows import Rows
 from pyro_bnn.data.load import Data
 from pyro_bnn.data.split import as_split
+from pyro_bnn.inference.draws import Draw
 from pyro_bnn.posterior import Posterior
 
 __all__ = ["diagnose"]
 
+_MOST_NUMBERS = 20_000_000
+"""Predictions of all draws that are kept at once."""
+
 _SETTLING = {"steps": 200, "batch_size": 100}
+
+
+def _held_out(drawn: Sequence[Draw], rows: int) -> int:
+    """Return how many held-out rows to look at: ten times as many, if all their draws fit."""
+    per_row = len(drawn) * drawn[0].prediction[:1].numel()
+    return max(rows, min(10 * rows, _MOST_NUMBERS // per_row))
 
 
 def diagnose(
@@ -67,7 +77,7 @@ def diagnose(
     at_train = drawn_from(posterior, train, num_samples, seed)
     checks.append(check_leave_one_out(posterior, at_train, train))
     if test_split is not None:
-        held_out = Rows.some_of(posterior, test_split, 10 * rows, seed)
+        held_out = Rows.some_of(posterior, test_split, _held_out(at_train, rows), seed)
         drawn = drawn_from(posterior, held_out, num_samples, seed)
         checks.append(check_against_nothing(drawn, held_out, train))
         checks.append(check_calibration(drawn, held_out))

@@ -39,6 +39,8 @@ __all__ = ["check_drift", "check_num_data", "check_settled", "drift", "num_data_
 ALPHA = 0.01
 """How often the drift test calls a fit at a standstill falling."""
 MIN_EPOCHS = 10
+_SEEN = 1000
+"""On how many rows, at most, the ELBO is compared before and after."""
 
 
 def num_data_of(posterior: Posterior, rows: Rows) -> int | None:
@@ -119,7 +121,7 @@ def check_settled(
         return Check(name, "not checked", "Asked of this library's variational guides of a BNN only.")
     if posterior.info.get("temperature", 1.0) != 1:
         return Check(name, "not checked", "The posterior is cold: its loss is another.")
-    size = len(train) // 2
+    size = max(len(train) // 2, len(train) - _SEEN)
     fitted_to, seen_by = _halves(train, size)
     before = _negative_elbo(posterior, seen_by, num_data, draws, seed)
     with _fitted_on(posterior, fitted_to, num_data, steps, batch_size, seed):
