@@ -80,7 +80,18 @@ def _called(kind: str, name: str, numbers: Mapping[str, Any], *args: Any) -> Any
 @final
 @dataclass
 class Assembly:
-    """Everything a recipe names, built and checked, ready to train."""
+    """
+    Everything a recipe names, built and checked, ready to train.
+
+    :param recipe: with every default spelled out.
+    :param data: its rows.
+    :param model: the program.
+    :param guide: the guide to train.
+    :param kl: the weight of the KL.
+    :param augment: what is done to every batch; None for nothing.
+    :param method: how the posterior is made.
+    :param layers: the context of reparameterised layers that steps run in.
+    """
 
     recipe: Recipe
     data: Data
@@ -114,7 +125,12 @@ class Assembly:
 
 
 def resolve(recipe: Recipe, data: Data) -> Recipe:
-    """Return the recipe with what follows from the data spelled out: the network's sizes and the likelihood."""
+    """
+    Return the recipe with what follows from the data spelled out: the network's sizes and the likelihood.
+
+    :param recipe: the training's recipe.
+    :param data: its rows.
+    """
     if recipe.program:
         return recipe
     likelihood = dict(recipe.likelihood)
@@ -150,6 +166,8 @@ def build_optimizer(recipe: Recipe, *, scale: bool = True) -> PerSite:
     Build PerSite from a recipe's groups, without `scale` for a point.
 
     A twin plateau watches both, any other schedule goes to each group's optimizer.
+
+    :param recipe: the training's recipe.
     """
     shared = _schedule(recipe.schedule)
     twin = shared if isinstance(shared, TwinPlateau) else None
@@ -177,7 +195,12 @@ def _table(value: Any) -> dict[str, Any]:
 
 
 def build_elbo(recipe: Recipe, guide: Any) -> ELBO:
-    """Return a recipe's ELBO; `analytic` has this guide's KL in closed form."""
+    """
+    Return a recipe's ELBO; `analytic` has this guide's KL in closed form.
+
+    :param recipe: the training's recipe.
+    :param guide: its guide.
+    """
     if recipe.temperature != 1:
         if recipe.estimator["name"] != "analytic":
             raise ValueError(
@@ -205,7 +228,12 @@ def _bytes_of_a_weight(recipe: Recipe) -> int:
 
 
 def build_named_model(recipe: Recipe, num_data: int) -> Any:
-    """Return the program of a recipe, whose sizes and likelihood are spelled out (see :func:`resolve`)."""
+    """
+    Return the program of a recipe, whose sizes and likelihood are spelled out (see :func:`resolve`).
+
+    :param recipe: the recipe.
+    :param num_data: N, the number of rows trained on.
+    """
     if recipe.program:
         return build_program(look_up("models", recipe.program), recipe.program_args, num_data)
     name, numbers = cast(str, recipe.model), recipe.model_args
@@ -237,6 +265,8 @@ def load_rows(recipe: Recipe, data_root: str | Path | None = None, *, find: Call
     """
     Return the data of a recipe, split and standardised as it says.
 
+    :param recipe: the training's recipe.
+    :param data_root: folder of the data sets; default `PYRO_BNN_DATA`, else the cache.
     :param find: what "package.module:function" stands for; default the function, imported. A recipe that was read from
         a saved file gives `find_saved`, which imports nothing that is not trusted.
     """
@@ -268,7 +298,12 @@ def _of_counts(recipe: Recipe, known: Callable[[str, str], Any]) -> bool:
 
 
 def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
-    """Build everything a recipe names; what does not exist or does not fit is refused here."""
+    """
+    Build everything a recipe names; what does not exist or does not fit is refused here.
+
+    :param recipe: the training's recipe.
+    :param data_root: folder of the data sets; default `PYRO_BNN_DATA`, else the cache.
+    """
     if recipe.model is not None:
         look_up("models", recipe.model)
         look_up("priors", recipe.prior["name"])

@@ -63,7 +63,12 @@ _COUNTED_IN = ("method", "estimator", "guide")
 
 
 def check_name(name: Any, what: str = "name") -> str:
-    """Return a name of a recipe or card, which is also that of a folder; refuse a path."""
+    """
+    Return a name of a recipe or card, which is also that of a folder; refuse a path.
+
+    :param name: the name.
+    :param what: what the message calls it.
+    """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
         raise ValueError(
             f"{what}={str(name)[:120]!r} is no name: give up to {_LONGEST_NAME} letters, digits, '.', '_' and '-', a "
@@ -136,10 +141,10 @@ class OptimRecipe(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    loc: Named = {"name": "adam", "lr": 1e-3}
-    scale: Named = {"name": "adam", "lr": 1e-3}
-    other: Named = {"name": "adam", "lr": 1e-3}
-    frozen: list[str] = []
+    loc: Named = Field({"name": "adam", "lr": 1e-3}, description="of the means")
+    scale: Named = Field({"name": "adam", "lr": 1e-3}, description="of the standard deviations")
+    other: Named = Field({"name": "adam", "lr": 1e-3}, description="of all else, such as a learned noise")
+    frozen: list[str] = Field([], description="groups that do not move: loc, scale or other")
     alternate: Annotated[int, Field(ge=0, description="epochs that loc and scale train in turns; 0: together")] = 0
 
     @model_validator(mode="before")
@@ -167,42 +172,51 @@ class OptimRecipe(BaseModel):
 
 
 class Recipe(BaseModel):
-    """One training: what, on which data, how, and how long."""
+    """
+    One training: what, on which data, how, and how long. Every key has a default but `data`, and `model` or `program`.
+
+    >>> import pyro_bnn as pb
+    >>> recipe = pb.Recipe(model="mlp", data="toy-line", prior="fan_in", epochs=3)
+    >>> recipe.prior, recipe.eta, recipe.guide
+    ({'name': 'fan_in'}, 1.0, {'name': 'mean_field'})
+    >>> recipe.changed({"optim.loc.lr": 1e-2, "eta": 0.1}).optim.loc["lr"]
+    0.01
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
-    name: str = "custom"
-    description: str = ""
-    source: str = ""
+    name: str = Field("custom", description="what the run folder and the report are called")
+    description: str = Field("", description="one line for lists and reports")
+    source: str = Field("", description="the paper or code that it follows")
     model: str | None = Field(None, description="a network by name or as 'package.module:Net'")
-    model_args: dict[str, Any] = {}
+    model_args: dict[str, Any] = Field({}, description="the network's arguments; sizes follow from the data by default")
     program: str | None = Field(None, description="a hand-written program as 'package.module:program', not a network")
-    program_args: dict[str, Any] = {}
-    data: str
-    data_args: dict[str, Any] = {}
-    augment: str = "none"
-    val_fraction: float = Field(0.1, ge=0, lt=1)
-    prior: Named = {"name": "kaiming"}
+    program_args: dict[str, Any] = Field({}, description="the program's arguments")
+    data: str = Field(description="a data set by name, or the path of a .npz or .csv")
+    data_args: dict[str, Any] = Field({}, description="what `load_data` is told beside: target, split, train_size, ...")
+    augment: str = Field("none", description="what is done to each batch of images: none, flip or crop_flip")
+    val_fraction: float = Field(0.1, ge=0, lt=1, description="share of the training rows set apart for validation")
+    prior: Named = Field({"name": "kaiming"}, description="the law of the weights before the data")
     random: list[str] = Field([], description="patterns of the random parameters; none: all but normalisation layers")
-    likelihood: Named = {"name": "auto"}
-    guide: Named = {"name": "mean_field"}
-    method: Named = {"name": "svi"}
-    estimator: Named = {"name": "analytic"}
-    kl: KL = "uniform"
-    eta: float = Field(1.0, gt=0)
-    temperature: float = Field(1.0, gt=0)
-    optim: OptimRecipe = OptimRecipe()
-    schedule: Named = {"name": "constant"}
-    epochs: int = Field(10, ge=1)
-    batch_size: int = Field(100, ge=1)
+    likelihood: Named = Field({"name": "auto"}, description="what an output says about a target; auto: by the targets")
+    guide: Named = Field({"name": "mean_field"}, description="the variational family")
+    method: Named = Field({"name": "svi"}, description="how the posterior is made: svi, hwa, sgld, nuts, ...")
+    estimator: Named = Field({"name": "analytic"}, description="how the gradient of the KL is estimated")
+    kl: KL = Field("uniform", description="how the KL is spread over batches and epochs; several are multiplied")
+    eta: float = Field(1.0, gt=0, description="weight of the KL; below 1 the rows count 1 / eta times")
+    temperature: float = Field(1.0, gt=0, description="of a cold posterior; never together with an eta")
+    optim: OptimRecipe = Field(OptimRecipe(), description="the optimizers of means, deviations and all else")
+    schedule: Named = Field({"name": "constant"}, description="how the learning rates change")
+    epochs: int = Field(10, ge=1, description="how often all rows are seen")
+    batch_size: int = Field(100, ge=1, description="rows of a step, at most those there are")
     patience: int = Field(0, ge=0, description="epochs without a better validation NLL before stopping; 0 is never")
-    val_samples: int = Field(1, ge=1)
+    val_samples: int = Field(1, ge=1, description="draws by which validation rows are scored after an epoch")
     on_divergence: dict[str, Any] = Field({}, description="retries and factor: lower the rates, go on; none: stop")
-    seed: int = Field(0, ge=0, le=4_000_000_000)
-    num_samples: int = Field(100, ge=1)
-    device: str = "cpu"
-    budget: Literal["cpu", "paper"] = "cpu"
-    paper: dict[str, Any] = {}
+    seed: int = Field(0, ge=0, le=4_000_000_000, description="of everything that is random")
+    num_samples: int = Field(100, ge=1, description="draws by which the test rows are scored")
+    device: str = Field("cpu", description="cpu, cuda, cuda:1, mps: where the tensors are")
+    budget: Literal["cpu", "paper"] = Field("cpu", description="which size is in force: a CPU's, or the source's own")
+    paper: dict[str, Any] = Field({}, description="what changes under `budget = \"paper\"`")
 
     @model_validator(mode="before")
     @classmethod
@@ -235,13 +249,21 @@ class Recipe(BaseModel):
 
     @classmethod
     def from_saved(cls, values: Mapping[str, Any]) -> "Recipe":
-        """Validate a dictionary that this or an earlier version has saved."""
+        """
+        Validate a dictionary that this or an earlier version has saved.
+
+        :param values: the recipe as a dictionary.
+        """
         named = {"name": _as_name(values["name"])} if isinstance(values.get("name"), str) else {}
         return cls.build({**_with_new_keys(values, warn=False), **named})
 
     @classmethod
     def build(cls, values: Mapping[str, Any]) -> "Recipe":
-        """Validate a dictionary; an error is one line with the key, the value and what is allowed."""
+        """
+        Validate a dictionary; an error is one line with the key, the value and what is allowed.
+
+        :param values: the recipe as a dictionary.
+        """
         check_plain(values, "the recipe")
         try:
             return cls.model_validate(dict(values))
@@ -253,6 +275,7 @@ class Recipe(BaseModel):
         """
         Read a recipe from TOML.
 
+        :param text: the recipe as TOML.
         :param variant: one of its variants, of which the recipe's name then speaks too.
         :param saved: whether an earlier version may have written it, so that old keys are no mistake of the user's.
         """
@@ -286,6 +309,8 @@ class Recipe(BaseModel):
         `budget="paper"` puts the table `paper` in force; what else is given comes on top of it. What describes one
         network does not describe another: a new `model` comes without `description` and `source`, unless it brings
         them.
+
+        :param settings: new values by key.
         """
         if settings.get("model", self.model) != self.model:
             settings = {"description": "", "source": "", **settings}
@@ -477,7 +502,11 @@ def _formerly(name: str) -> tuple[str, str] | None:
 
 
 def variant_names(name: "str | Path") -> list[str]:
-    """Return the names of a recipe's variants."""
+    """
+    Return the names of a recipe's variants.
+
+    :param name: a name, or the path of a .toml.
+    """
     return list(_read(*_text_of(name))[1])
 
 
@@ -485,6 +514,7 @@ def find_recipe(name: "str | Path | Recipe", variant: str | None = None) -> Reci
     """
     Return a recipe by its name in the catalogue, from a .toml file, or as it is.
 
+    :param name: a name, the path of a .toml, or a Recipe.
     :param variant: one of the recipe's variants; see :func:`variant_names`.
 
     >>> recipe = find_recipe("lenet5-mnist-mini").changed({"epochs": 3, "optim.loc.lr": 1e-3})
@@ -520,7 +550,11 @@ def _value(text: str) -> Any:
 
 
 def parse_settings(settings: list[str]) -> dict[str, Any]:
-    """Read `key=value` arguments; a value is TOML where it can be (numbers, lists, true), else text."""
+    """
+    Read `key=value` arguments; a value is TOML where it can be (numbers, lists, true), else text.
+
+    :param settings: texts of the form key=value.
+    """
     parsed: dict[str, Any] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")

@@ -170,6 +170,9 @@ def register(kind: str, name: str) -> Callable[[T], T]:
 
     A name that is taken is refused, unless by what is registered again (a cell of a notebook that is run twice).
 
+    :param kind: one of `KINDS`: "models", "guides", ...
+    :param name: the new name.
+
     >>> from torch import nn
     >>> @register("models", "two_layers")
     ... def two_layers(in_features: int, out_features: int) -> nn.Module:
@@ -204,13 +207,22 @@ def _offered(kind: str) -> dict[str, Any]:
 
 
 def names(kind: str) -> list[str]:
-    """Return every name of a kind, sorted."""
+    """
+    Return every name of a kind, sorted.
+
+    :param kind: one of `KINDS`: "models", "guides", ...
+    """
     _check_kind(kind)
     return sorted({*_built_in(kind), *_REGISTERED[kind], *_offered(kind)})
 
 
 def look_up(kind: str, name: Any) -> Any:
-    """Return what a registered name, or `"package.module:Name"`, stands for."""
+    """
+    Return what a registered name, or `"package.module:Name"`, stands for.
+
+    :param kind: one of `KINDS`: "models", "guides", ...
+    :param name: the name, or `"package.module:Name"`.
+    """
     _check_kind(kind)
     if not isinstance(name, str):
         raise ValueError(f"{kind}: {name!r} is no name; pass one of {', '.join(names(kind))}, or 'package.module:Name'")
@@ -254,17 +266,31 @@ def _load(path: str) -> Any:
 
 
 def path_of(value: Any) -> str:
-    """Return the `package.module:Name` of a class or function."""
+    """
+    Return the `package.module:Name` of a class or function.
+
+    :param value: the class or function.
+    """
     return f"{value.__module__}:{value.__qualname__}"
 
 
 def described(value: Any, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the description of an object together with where its class comes from."""
+    """
+    Return the description of an object together with where its class comes from.
+
+    :param value: the object.
+    :param spec: its own description.
+    """
     return {**spec, "class": path_of(type(value))}
 
 
 class NotTrusted(ValueError):
-    """A file names a class or function of a package that the caller does not trust; `package` is its name."""
+    """
+    A file names a class or function of a package that the caller does not trust; `package` is its name.
+
+    :param path: the `package.module:Name` in the file.
+    :param known: whether there is such a package here.
+    """
 
     def __init__(self, path: str, package: str, known: bool) -> None:
         told = " (it is imported here, but a file may not choose what runs)" if known else ""
@@ -292,6 +318,7 @@ def find_saved(path: str, *, trust: Collection[str] = ()) -> Any:
     """
     Return the class that a saved description names by its path.
 
+    :param path: the `package.module:Name`.
     :param trust: packages whose modules may be imported for it.
     """
     if not isinstance(path, str) or path.count(":") != 1:

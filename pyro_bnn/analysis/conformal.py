@@ -62,6 +62,9 @@ def conformal_rank(rows: int, level: float) -> int:
     """
     Return k = ceil((n + 1) level), in whole numbers.
 
+    :param rows: n, the calibration rows.
+    :param level: the share that is to lie within, between 0 and 1.
+
     >>> conformal_rank(9, 0.9), conformal_rank(8, 0.9), conformal_rank(99, 0.57)  # 0.57 * 100 > 57 in floats
     (9, 9, 57)
     """
@@ -71,6 +74,8 @@ def conformal_rank(rows: int, level: float) -> int:
 def fewest_rows(level: float) -> int:
     """
     Return how many calibration rows a level needs at least: the smallest n with ceil((n + 1) level) <= n.
+
+    :param level: the share that is to lie within, between 0 and 1.
 
     >>> fewest_rows(0.9), fewest_rows(0.95)
     (9, 19)
@@ -82,6 +87,9 @@ def fewest_rows(level: float) -> int:
 def conformal_quantile(scores: Tensor, level: float) -> float:
     """
     Return the k-th smallest score (n,), k = ceil((n + 1) level); infinity where there are fewer than k.
+
+    :param scores: the calibration rows' scores (n,).
+    :param level: the share that is to be held.
 
     >>> import torch
     >>> conformal_quantile(torch.arange(1.0, 10.0), 0.9), conformal_quantile(torch.arange(1.0, 9.0), 0.9)
@@ -107,14 +115,26 @@ def check_enough(rows: int, level: float, too_few: Literal["refuse", "infinite"]
 
 
 def normalised_scores(mean: Tensor, sd: Tensor, y: Tensor) -> Tensor:
-    """Return |y - mean| / sd, (n,)."""
+    """
+    Return |y - mean| / sd, (n,).
+
+    :param mean: predicted means (n,).
+    :param sd: predicted standard deviations (n,).
+    :param y: targets (n,).
+    """
     _check_same_rows(y, mean, sd)
     check_moments(mean, sd)
     return (y.double() - mean.double()).abs() / sd.double()
 
 
 def cqr_scores(lower: Tensor, upper: Tensor, y: Tensor) -> Tensor:
-    """Return max(lower - y, y - upper), (n,): below 0 inside of the interval."""
+    """
+    Return max(lower - y, y - upper), (n,): below 0 inside of the interval.
+
+    :param lower: the lower end of each row's interval.
+    :param upper: the upper end.
+    :param y: targets (n,).
+    """
     _check_same_rows(y, lower, upper)
     return torch.maximum(lower.double() - y.double(), y.double() - upper.double())
 
@@ -178,10 +198,13 @@ def conformal_intervals(
     """
     Calibrate the intervals of a posterior on rows that it was not trained on.
 
+    :param posterior: the fitted posterior.
     :param x: raw inputs of the calibration rows, (n, ...).
     :param y: their raw targets, (n,).
     :param level: how often an interval shall hold the truth.
     :param score: "normalised" stretches the standard deviation, "cqr" moves the ends of the predictive interval.
+    :param num_samples: draws of a prediction.
+    :param seed: of the draws; the global random state is left as it is.
     :param too_few: what to do where n rows cannot promise the level: refuse, or make every interval infinite.
 
     >>> import torch

@@ -46,6 +46,8 @@ def class_scores(
     """
     Return the score of every class, (N, K), for probabilities (N, K).
 
+    :param probabilities: (N, K).
+    :param score: "lac", "aps" or "raps".
     :param u: uniform numbers (N,) for "aps" and "raps"; default 1 for every row.
     :param penalty: of "raps", for every rank beyond `free`.
 
@@ -90,6 +92,12 @@ class ConformalSets:
     :param score: "lac", "aps" or "raps".
     :param quantile: q, infinite where the calibration rows were too few: every set then holds every class.
     :param rows: n, the calibration rows.
+    :param penalty: of RAPS, for every class beyond the first `free`.
+    :param free: classes that RAPS does not penalise.
+    :param randomised: whether ties are broken at random, so that the level is met exactly.
+    :param allow_empty: whether a set may hold no class.
+    :param num_samples: draws of a prediction.
+    :param seed: of the draws and of the numbers that break ties.
     """
 
     posterior: Posterior
@@ -132,12 +140,16 @@ def conformal_sets(
     """
     Calibrate the prediction sets of a posterior on rows that it was not trained on.
 
+    :param posterior: the fitted posterior.
     :param x: raw inputs of the calibration rows, (n, ...).
     :param y: their labels, (n,).
     :param level: how often a set shall hold the label.
+    :param score: "lac" for the smallest sets, "aps" to adapt to hard rows, "raps" to cut long tails.
     :param penalty: of "raps", for every rank beyond `free`.
     :param randomised: whether "aps" and "raps" draw u; if not, sets are larger.
     :param allow_empty: whether a set may hold no class.
+    :param num_samples: draws of a prediction.
+    :param seed: of the draws and of the numbers that break ties.
     :param too_few: what to do where n rows cannot promise the level: refuse, or put every class into every set.
 
     >>> import pyro_bnn as pb

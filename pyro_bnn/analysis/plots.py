@@ -84,10 +84,14 @@ def plot_predictions(
     Over the input where there is one; else row by row, in the order of the predicted mean, as bars. The dashed lines
     are the widest interval of the mean alone: what the draws disagree about, without the noise.
 
+    :param posterior: the fitted posterior.
     :param x: raw inputs (N, ...), as many as the curve shall have points.
     :param y: raw targets (N,).
     :param levels: of the intervals.
     :param feature: the column of x to draw over; default the only one.
+    :param num_samples: S, how many weight samples are drawn.
+    :param seed: of the draws; the global random state is left as it is.
+    :param axes: matplotlib's axes to draw on; default new ones.
     """
     draws = []
     for draw in posterior.stream(x, num_samples, seed=seed):
@@ -149,8 +153,12 @@ def plot_reliability(
 
     The diagonal is where probabilities are right. The size of a point grows with the rows in its bin.
 
+    :param posterior: the fitted posterior.
     :param x: raw inputs (N, ...).
     :param y: labels (N,) or raw targets.
+    :param num_samples: S, how many weight samples are drawn.
+    :param seed: of the draws; the global random state is left as it is.
+    :param axes: matplotlib's axes to draw on; default new ones.
     """
     rows = evaluate_rows(posterior, x, y, num_samples, seed=seed)
     with style():
@@ -198,9 +206,13 @@ def plot_uncertainty(
 
     In nats for classes; as standard deviations in the targets' units for numbers.
 
+    :param posterior: the fitted posterior.
     :param x: raw inputs (N, ...).
     :param others: further inputs by name, such as another data set, to see whether they stand apart.
     :param name: what x is called beside them.
+    :param num_samples: S, how many weight samples are drawn.
+    :param seed: of the draws; the global random state is left as it is.
+    :param axes: matplotlib's axes to draw on; default new ones.
     """
     sets = {name: x, **(others or {})}
     if len(sets) > len(COLOURS):

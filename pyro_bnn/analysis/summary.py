@@ -25,7 +25,17 @@ _MOST = 10**6
 @final
 @dataclass(frozen=True)
 class SiteSummary:
-    """One site: 5 % and 95 % quantiles of means and sds, medians of sd / prior sd and of |mean| / sd."""
+    """
+    One site: 5 % and 95 % quantiles of means and sds, medians of sd / prior sd and of |mean| / sd.
+
+    :param name: of the site.
+    :param shape: of the site.
+    :param mean: two quantiles of its means.
+    :param sd: two quantiles of its standard deviations.
+    :param against_prior: median of sd / prior sd; None where the prior has none.
+    :param signal_to_noise: median of |mean| / sd.
+    :param below_one: the share of weights with |mean| < sd.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -39,7 +49,12 @@ class SiteSummary:
 @final
 @dataclass(frozen=True)
 class Summary:
-    """What a posterior says of itself, and its sites; print it, or take the rows."""
+    """
+    What a posterior says of itself, and its sites; print it, or take the rows.
+
+    :param title: one line about the posterior.
+    :param sites: a row for each.
+    """
 
     title: str
     sites: tuple[SiteSummary, ...]
@@ -73,6 +88,7 @@ def summarise(posterior: Posterior, x: Any = None, *, num_samples: int = 200) ->
     """
     Return the table of a posterior's sites.
 
+    :param posterior: the fitted posterior.
     :param x: one input or more, for a hand-written program that has to be run.
     :param num_samples: draws to estimate from, where the guide does not state its moments.
     """

@@ -67,7 +67,11 @@ class TemperedPosterior:
         return RealPrediction(mean, (sds.square().mean(0) + means.var(0, correction=0)).sqrt())
 
     def interval(self, x: Any, level: float = 0.9) -> Interval:
-        """Return the ends of the central predictive interval of a level, (N,) each."""
+        """
+        Return the ends of the central predictive interval of a level, (N,) each.
+
+        :param x: raw inputs (N, ...).
+        """
         drawn = _drawn(self.posterior, x, self.num_samples, self.seed)
         if isinstance(drawn, Tensor):
             raise ValueError("the model predicts classes, which have no interval: use predict")
@@ -77,6 +81,10 @@ class TemperedPosterior:
 def at_temperature(means: Tensor, sds: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """
     Return the mixture of N(m_s, sd_s^2), draws (S, N, ...), stretched about its mean by sqrt(T).
+
+    :param means: the draws' means (S, N) or (S, N, D).
+    :param sds: their standard deviations, in the shape of `means`.
+    :param temperature: T, above 0.
 
     >>> import torch
     >>> means, sds = at_temperature(torch.tensor([[0.0], [2.0]]), torch.tensor([[1.0], [1.0]]), 4.0)
@@ -94,8 +102,11 @@ def with_temperature(
     """
     Fit the temperature of a posterior's predictive on validation rows, and return the posterior at it.
 
+    :param posterior: the posterior; it stays as it is.
     :param x: raw inputs of the validation rows, (N, ...).
     :param y: their labels (N,), or raw targets (N,).
+    :param num_samples: S, how many weight samples are drawn.
+    :param seed: of the draws; the global random state is left as it is.
 
     >>> import pyro_bnn as pb
     >>> posterior, digits = pb.load("lenet5-mnist-mini"), pb.load_data("mnist-mini").test

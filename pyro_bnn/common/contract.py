@@ -96,7 +96,12 @@ class Guide(ABC):
         raise NotImplementedError(f"{type(self).__name__} states no moments: take those of its draws")
 
     def assign(self, name: str, loc: Tensor, scale: Tensor) -> None:
-        """Set mean and standard deviation of the site called `name`, in unconstrained space."""
+        """
+        Set mean and standard deviation of the site called `name`, in unconstrained space.
+
+        :param loc: the new means, in the shape of the site.
+        :param scale: the new standard deviations, in the shape of the site.
+        """
         raise NotImplementedError(f"{type(self).__name__} takes no moments: pass an AutoMeanFieldNormal")
 
     def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
@@ -131,7 +136,11 @@ class Guide(ABC):
     # -- what was saved ------------------------------------------------------------------------------------------
 
     def upgraded(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the saved tensors of any earlier version under today's names."""
+        """
+        Return the saved tensors of any earlier version under today's names.
+
+        :param state: saved tensors by name.
+        """
         return dict(state)
 
 

@@ -38,7 +38,11 @@ class PredictiveAccumulator:
         self._entropies = torch.empty(0)
 
     def update(self, log_probs: Tensor) -> None:
-        """Add one draw: log-probabilities (N, K) of one weight sample for the whole set."""
+        """
+        Add one draw: log-probabilities (N, K) of one weight sample for the whole set.
+
+        :param log_probs: log-probabilities (N, K).
+        """
         check_log_probs(log_probs)
         log_probs = wide(log_probs.detach())
         if self.num_draws == 0:
@@ -81,7 +85,12 @@ class PredictiveAccumulator:
 
 @final
 class MixtureMoments:
-    """Mean and variances of an equal mixture of draws that come one at a time, each with a mean and an sd."""
+    """
+    Mean and variances of an equal mixture of draws that come one at a time, each with a mean and an sd.
+
+    :param shape: that of a draw's mean.
+    :param device: where the sums are kept.
+    """
 
     def __init__(self, shape: torch.Size, device: torch.device | str = "cpu") -> None:
         self.num_draws = 0
@@ -90,7 +99,12 @@ class MixtureMoments:
         self._noise = zeros.clone()  # sum over draws of sd^2
 
     def update(self, mean: Tensor, sd: Tensor) -> None:
-        """Add one draw."""
+        """
+        Add one draw.
+
+        :param mean: of the draw.
+        :param sd: of the draw, in the same shape.
+        """
         mean, sd = wide(mean.detach()), wide(sd.detach()).expand(self._noise.shape)
         self.num_draws += 1
         self._means.update(mean)

@@ -18,7 +18,12 @@ PADDING = 4
 
 
 def none(images: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Return the images as they are."""
+    """
+    Return the images as they are.
+
+    :param images: a batch (B, C, H, W).
+    :param generator: where the numbers come from; default torch's global one.
+    """
     return images
 
 
@@ -28,14 +33,24 @@ def _check(images: Tensor, name: str) -> None:
 
 
 def flip(images: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Mirror each image, left to right, with probability 1/2."""
+    """
+    Mirror each image, left to right, with probability 1/2.
+
+    :param images: a batch (B, C, H, W).
+    :param generator: where the numbers come from; default torch's global one.
+    """
     _check(images, "flip")
     mirrored = torch.randint(0, 2, (len(images), 1, 1, 1), generator=generator).to(images.device).bool()
     return torch.where(mirrored, images.flip(3), images)
 
 
 def crop_flip(images: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Shift each image by -4..4 pixels along both axes, filling with 0, and mirror it with probability 1/2."""
+    """
+    Shift each image by -4..4 pixels along both axes, filling with 0, and mirror it with probability 1/2.
+
+    :param images: a batch (B, C, H, W).
+    :param generator: where the numbers come from; default torch's global one.
+    """
     _check(images, "crop_flip")
     b, _, h, w = images.shape
     shift = torch.randint(0, 2 * PADDING + 1, (2, b, 1), generator=generator).to(images.device)

@@ -37,7 +37,13 @@ def check_weights(weights: Tensor, n: int, name: str = "weights") -> None:
 
 
 def check_labels(labels: Tensor, name: str, num_classes: int | None = None, *, every_class: bool = False) -> int:
-    """Refuse labels (N,) outside 0..K-1, and with `every_class` a class without a row; return K (largest label + 1)."""
+    """
+    Refuse labels (N,) outside 0..K-1, and with `every_class` a class without a row; return K (largest label + 1).
+
+    :param labels: whole numbers (N,).
+    :param name: what the message calls them.
+    :param num_classes: K; default what the labels reach.
+    """
     if labels.ndim != 1:
         raise ValueError(
             f"{name} has shape {tuple(labels.shape)}; class labels have shape (N,): take argmax(1) of one-hot rows"

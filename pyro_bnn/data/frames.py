@@ -73,6 +73,7 @@ def from_frame(
     """
     Turn a frame of pandas or polars into rows.
 
+    :param frame: the frame.
     :param target: the column that is predicted, or several of numbers.
     :param features: the columns that are inputs; default all others.
     :param weights: the column that says how often each row counts.
@@ -93,6 +94,11 @@ def read_csv(
     """
     Read a CSV file, whose first line names the columns, as rows; see `from_frame`.
 
+    :param path: the file.
+    :param target: the column, or columns, to predict.
+    :param features: the columns to predict from; default all others.
+    :param weights: a column of weights.
+    :param task: "classification" or "regression"; default what the target looks like.
     :param delimiter: what separates values; default the one of , ; tab | that the first line has most of.
     """
     return _split(table_of(path, target, features=features, weights=weights, task=task, delimiter=delimiter))

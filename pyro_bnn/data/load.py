@@ -43,7 +43,19 @@ _CHANNELS = (1, 3, 4)
 @final
 @dataclass(frozen=True, eq=False)
 class Data:
-    """A data set ready to train on: train, validation (or None) and test rows that never mix."""
+    """
+    A data set ready to train on: train, validation (or None) and test rows that never mix.
+
+    :param name: of the set.
+    :param task: "classification" or "regression".
+    :param train: the rows to train on.
+    :param val: validation rows, or None.
+    :param test: test rows.
+    :param num_classes: K; None for a regression.
+    :param class_names: the names of the classes, if there are any.
+    :param standardiser: the scale of the inputs, from the training rows; None if they are raw.
+    :param y_standardiser: the scale of the targets, likewise.
+    """
 
     name: str
     task: Task
@@ -94,11 +106,11 @@ def load_data(
     """
     Load a data set by name (see `DATASETS`), from a .npz, a .csv, a frame or a `Source`, split and standardise it.
 
+    :param name_or_path: a name, a path, a frame of pandas or polars, or a `Source`.
     :param target: the column of a table that is predicted, or several of numbers.
     :param features: the columns of a table that are inputs; default all others.
     :param weights: the column of a table that says how often each training row counts.
     :param test_fraction: share of a table, in (0, 1), that becomes the test rows; by class for classification; 0.2.
-
     :param root: the data root; default PYRO_BNN_DATA, else the user's cache.
     :param val_fraction: share of train, in [0, 1), that becomes the validation split; by class for classification.
     :param seed: chooses the rows of the validation split and of `train_size` and `test_size`.
@@ -111,6 +123,8 @@ def load_data(
     :param train_size: train on so many rows only (before validation is taken out), classes equally often.
     :param test_size: likewise for test.
     :param download: whether torchvision may download what is not there.
+    :param device: where the tensors are put.
+
 
     >>> from pyro_bnn.data import load_data
     >>> digits = load_data("mnist-mini", val_fraction=0.1)

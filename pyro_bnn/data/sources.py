@@ -63,7 +63,19 @@ _REMEDY = "write it with numpy.savez(path, x_train=..., y_train=..., x_test=...,
 @final
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Raw arrays, as they were stored."""
+    """
+    Raw arrays, as they were stored.
+
+    :param name: of the set.
+    :param x_train: inputs (N, ...).
+    :param y_train: labels or targets.
+    :param x_test: inputs of the test rows.
+    :param y_test: their labels or targets.
+    :param weights_train: a weight per training row, (N,).
+    :param class_names: the names of the classes.
+    :param task: "classification" or "regression"; default what y looks like.
+    :param columns: the names of the inputs' columns.
+    """
 
     name: str
     x_train: Array

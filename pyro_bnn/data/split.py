@@ -37,6 +37,12 @@ class Split:
 
     x is a tensor, or a tuple of several with N rows each. Rows of a table also know the names of its columns, and of
     the classes if there are any. Building one checks shapes only; `as_split` checks the values.
+
+    :param x: inputs (N, ...), or a tuple of several.
+    :param y: labels (N,) or targets (N,) or (N, D).
+    :param weights: a weight per row (N,).
+    :param columns: the names of the inputs' columns.
+    :param class_names: the names of the classes.
     """
 
     x: Any  # Inputs: most rooms know that there is one
@@ -140,6 +146,10 @@ def batches(
     Index tensors (B,) of one epoch over n rows; every row once, the last batch shorter if n is no multiple.
 
     The order is drawn from `generator` (on the CPU, so that it is the same on every device), or from the global one.
+
+    :param n: how many rows there are.
+    :param batch_size: B, the rows of a batch.
+    :param shuffle: whether the order is random.
     """
     if not isinstance(batch_size, int) or isinstance(batch_size, bool):
         raise TypeError(f"batch_size is {batch_size!r}; give a whole number from 1 to {n}, the number of rows")
@@ -150,7 +160,13 @@ def batches(
 
 
 def subset(split: Split, k: int, *, seed: int = 0) -> Split:
-    """Take k rows at random, kept in their order; classes (integer y) equally often. A larger k only adds rows."""
+    """
+    Take k rows at random, kept in their order; classes (integer y) equally often. A larger k only adds rows.
+
+    :param split: the rows to choose from.
+    :param k: how many.
+    :param seed: of the choice.
+    """
     if not 1 <= k <= len(split):
         raise ValueError(f"a subset of {k} rows was asked for; give a whole number from 1 to {len(split)}")
     generator = torch.Generator().manual_seed(seed)

@@ -161,7 +161,12 @@ def same_scale(a: "Standardiser | None", b: "Standardiser | None") -> bool:
 @final
 @dataclass(frozen=True, eq=False)
 class Standardiser:
-    """A mean and a standard deviation per channel or feature: shape (C,), (D,), (T,) or () for scalar targets."""
+    """
+    A mean and a standard deviation per channel or feature: shape (C,), (D,), (T,) or () for scalar targets.
+
+    :param mean: one per channel or feature.
+    :param sd: likewise, above 0.
+    """
 
     mean: Tensor
     sd: Tensor
@@ -225,7 +230,11 @@ class Standardiser:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Standardiser":
-        """Build from what `to_dict` gave."""
+        """
+        Build from what `to_dict` gave.
+
+        :param values: means and standard deviations as lists.
+        """
         if set(values) != {"mean", "sd"}:
             raise ValueError(f"a standardiser has the keys mean and sd; got {sorted(values)}")
         return cls(*(torch.tensor(values[key], dtype=torch.float64) for key in ("mean", "sd")))

@@ -93,8 +93,10 @@ class StoredDraws(FlatGuide):
         """
         Hold draws (S, P) in flat unconstrained space.
 
-        :param args: the model's arguments, for a program that has to be run to be known.
+        :param chains: how many chains the draws are of, one after another.
+        :param kind: what made them: "sgld", "nuts", ...
         :param states: `model_state` of the model at each draw; None if it keeps nothing, or the same for all.
+        :param args: the model's arguments, for a program that has to be run to be known.
         """
         guide = cls(model, num_draws=len(draws), chains=chains, kind=kind, states=states is not None)
         guide.build(*args, **kwargs)

@@ -278,6 +278,7 @@ class AutoLowRankNormal(FlatGuide):
         """
         Build the guide from a mean (P,), a diagonal d (P,) and a factor W (P, R), as a trajectory gives them.
 
+        :param diag: d (P,), the variances that the factor leaves.
         :param args: the model's arguments, for a program that has to be run to be known.
         """
         if not bool((diag > 0).all()):

@@ -80,11 +80,20 @@ class AutoDropout(FlatGuide):
         return None if self._all_real() else "a site is constrained or in a plate"
 
     def noise(self, like: Tensor, generator: torch.Generator) -> Tensor:
-        """Return what a draw is made from, (P,): the masks that `forward` draws from a generator in this state."""
+        """
+        Return what a draw is made from, (P,): the masks that `forward` draws from a generator in this state.
+
+        :param like: a tensor (P,) whose dtype and device it takes.
+        """
         return self._masks(like, generator)
 
     def draw_at(self, own: Mapping[str, Tensor], noise: Tensor) -> Tensor:
-        """Return the weights of M that is given under masks, (..., P)."""
+        """
+        Return the weights of M that is given under masks, (..., P).
+
+        :param own: the guide's own parameters by name.
+        :param noise: what `noise` returned, (..., P).
+        """
         return own["loc"] * noise
 
     def _masks(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:

@@ -313,15 +313,27 @@ class AutoMeanFieldNormal(FlatGuide):
         return None if self.is_plain() else "a site is constrained or in a plate, or a method was replaced"
 
     def noise(self, like: Tensor, generator: torch.Generator) -> Tensor:
-        """Return what a draw is made from, (P,): the numbers that `forward` draws from a generator in this state."""
+        """
+        Return what a draw is made from, (P,): the numbers that `forward` draws from a generator in this state.
+
+        :param like: a tensor (P,) whose dtype and device it takes.
+        """
         return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
 
     def moments_at(self, own: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return mu and sigma for parameters that are given, (..., P) each."""
+        """
+        Return mu and sigma for parameters that are given, (..., P) each.
+
+        :param own: the guide's own parameters by name, (..., P) each.
+        """
         return own["loc"], self.scale_of(own["rho"])
 
     def draw_at(self, own: Mapping[str, Tensor], noise: Tensor) -> Tensor:
-        """Return the draw that parameters and a noise (..., P) make."""
+        """
+        Return the draw that parameters and a noise (..., P) make.
+
+        :param own: the guide's own parameters by name, (..., P) each.
+        """
         loc, scale = self.moments_at(own)
         return torch.addcmul(loc, scale, noise)
 
@@ -373,13 +385,21 @@ class AutoMeanFieldNormal(FlatGuide):
                 parameter.requires_grad_(train)
 
     def freeze(self, which: str) -> None:
-        """Stop training 'loc' or 'scale'."""
+        """
+        Stop training 'loc' or 'scale'.
+
+        :param which: "loc" or "scale".
+        """
         _check_part(which)
         self._check_built()
         self._train(which, False)
 
     def unfreeze(self, which: str) -> None:
-        """Train 'loc' or 'scale' again."""
+        """
+        Train 'loc' or 'scale' again.
+
+        :param which: "loc" or "scale".
+        """
         _check_part(which)
         self._check_built()
         self._train(which, True)

@@ -62,11 +62,21 @@ class AutoPoint(FlatGuide):
         return None if self._all_real() else "a site is constrained or in a plate"
 
     def noise(self, like: Tensor, generator: torch.Generator) -> Tensor:
-        """Return what a draw is made from: nothing is drawn."""
+        """
+        Return what a draw is made from: nothing is drawn.
+
+        :param like: a tensor whose dtype and device it takes.
+        :param generator: not used.
+        """
         return torch.zeros_like(like)
 
     def draw_at(self, own: Mapping[str, Tensor], noise: Tensor) -> Tensor:
-        """Return the point that is given, (..., P)."""
+        """
+        Return the point that is given, (..., P).
+
+        :param own: the guide's own parameters by name.
+        :param noise: not used.
+        """
         return own["loc"]
 
     def marginals(self) -> tuple[Tensor, Tensor]:

@@ -183,6 +183,8 @@ class TraceScoreFunction_ELBO(Trace_ELBO):
     it is the average cost of earlier steps, decaying by `baseline_decay` a step, and 0 at the first; it is kept per
     site in this object, so use one object per fit (sharing it costs variance, not bias). As in stock Trace_ELBO a site
     pays only the costs of its own entries of the plates it stands in.
+
+    :param num_particles: draws of the guide in a step.
     """
 
     def __init__(self, num_particles: int = 1, *, baseline_decay: float = 0.9, **kwargs: Any) -> None:
@@ -197,7 +199,11 @@ class TraceScoreFunction_ELBO(Trace_ELBO):
         return {name: [total.clone(), weight] for name, (total, weight) in self._averages.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up what `state_dict` returned."""
+        """
+        Take up what `state_dict` returned.
+
+        :param state: what `state_dict` returned.
+        """
         self._averages = {name: (total.clone(), float(weight)) for name, (total, weight) in state.items()}
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -250,13 +256,23 @@ class TraceScoreFunction_ELBO(Trace_ELBO):
         return total / weight if weight else 0.0
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Any:
-        """The loss, with the estimator's gradient."""
+        """
+        The loss, with the estimator's gradient.
+
+        :param model: the Pyro program.
+        :param guide: its guide.
+        """
         loss, surrogate = self._loss_and_surrogate(model, guide, args, kwargs)
         warn_if_nan(surrogate, "loss")
         return loss + (surrogate - torch_item(surrogate))
 
     def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Any:
-        """The loss; the estimator's gradient is added to the parameters' .grad."""
+        """
+        The loss; the estimator's gradient is added to the parameters' .grad.
+
+        :param model: the Pyro program.
+        :param guide: its guide.
+        """
         loss, surrogate = self._loss_and_surrogate(model, guide, args, kwargs)
         if getattr(surrogate, "requires_grad", False):
             surrogate.backward(retain_graph=self.retain_graph)
@@ -294,6 +310,8 @@ class TraceColdPosterior_ELBO(TraceMeanField_ELBO):
     Site by site KL + (1 - T) H(q) where both have a closed form, else T log q - log p at the draw. `temperature` never
     goes with a tempering eta: that is another posterior, and only one of them can be the target. For N(0, s^2) priors
     it is the same as eta = T with the prior N(0, T s^2).
+
+    :param num_particles: draws of the guide in a step.
     """
 
     def __init__(self, temperature: float, num_particles: int = 1, **kwargs: Any) -> None:

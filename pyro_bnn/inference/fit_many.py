@@ -89,6 +89,7 @@ def fit_many(
     :param guides: a guide for each: AutoMeanFieldNormal in one group, AutoPoint or AutoDropout.
     :param optim: what every member is trained with; a copy is used, and this object left as it is.
     :param data: the rows of each, in any form that `fit` takes at once; or one for all.
+    :param epochs: how often each model sees its rows.
     :param batch_size: rows per step; default 100, or all of a member's if it has fewer.
     :param val: validation rows of each.
     :param weights: how often each row counts, a vector for each.

@@ -39,23 +39,39 @@ class Callback:
     """What a fit calls as it goes; every method may be left out. Setting `state.stop` to a reason ends the fit."""
 
     def start(self, state: "FitState") -> None:
-        """Before the first step, or the first after a resumption."""
+        """
+        Before the first step, or the first after a resumption.
+
+        :param state: where the fit stands.
+        """
 
     def step(self, state: "FitState") -> None:
-        """After every step."""
+        """
+        After every step.
+
+        :param state: where the fit stands.
+        """
 
     def epoch(self, state: "FitState") -> None:
         """After every epoch, with its line in `state.history[-1]`."""
 
     def end(self, state: "FitState") -> None:
-        """After the last epoch, and also when the fit is interrupted or fails."""
+        """
+        After the last epoch, and also when the fit is interrupted or fails.
+
+        :param state: where the fit stands.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumption needs, as plain data."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up what `state_dict` returned."""
+        """
+        Take up what `state_dict` returned.
+
+        :param state: what `state_dict` returned.
+        """
 
 
 @runtime_checkable
@@ -82,7 +98,29 @@ class Scheduled(Protocol):
 @final
 @dataclass
 class FitState:
-    """Where a fit stands; callbacks read it, and may set `stop`."""
+    """
+    Where a fit stands; callbacks read it, and may set `stop`.
+
+    :param model: the Pyro program in training.
+    :param guide: the guide in training.
+    :param optim: the optimizer.
+    :param epochs: how many there will be.
+    :param batch_size: rows of a step.
+    :param num_data: N, the number of rows.
+    :param epoch: how many are done.
+    :param step: how many steps are done.
+    :param history: a line per epoch that is done.
+    :param best: the best epoch so far, and its value.
+    :param seconds: of training so far.
+    :param batch_loss: the loss of the last step.
+    :param batch_nll: its NLL per datum.
+    :param parameters: everything that is trained, by name.
+    :param store_names: the names of these in Pyro's parameter store.
+    :param order: the generator of the rows' order.
+    :param callbacks: all callbacks of the fit.
+    :param job: the turn that the fit holds; see :mod:`pyro_bnn.common.turns`.
+    :param elbo: what estimates the loss.
+    """
 
     model: Callable[..., Any]
     guide: Callable[..., Any]
@@ -106,7 +144,11 @@ class FitState:
     elbo: ELBO | None = None
 
     def call(self, event: str) -> None:
-        """Call `start`, `step`, `epoch` or `end` of every callback."""
+        """
+        Call `start`, `step`, `epoch` or `end` of every callback.
+
+        :param event: "start", "step", "epoch" or "end".
+        """
         for callback in self.callbacks:
             getattr(callback, event)(self)
 
@@ -118,7 +160,11 @@ class FitState:
         return Diverged(f"{what} (epoch {self.epoch + 1}), where {where}: {remedy}")
 
     def end_epoch(self, line: dict[str, Any], monitor: str, patience: int | None) -> None:
-        """Take up an epoch's line; remember the best, and stop if there has been none for `patience` epochs."""
+        """
+        Take up an epoch's line; remember the best, and stop if there has been none for `patience` epochs.
+
+        :param monitor: the key of the line that is to fall.
+        """
         self.epoch += 1
         self.history.append(line)
         if monitor in line:
@@ -155,7 +201,11 @@ class FitState:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to where `state_dict` was taken."""
+        """
+        Go back to where `state_dict` was taken.
+
+        :param state: what `state_dict` returned.
+        """
         restore_parameters(self.model, self.guide, state["parameters"])
         _restore_optim(self.optim, _absolute(state["optim"], self.model, self.guide), self.parameters)
         for name, value in state["progress"].items():
@@ -184,6 +234,12 @@ class FitResult:
     What a fit leaves: a line per epoch, the best epoch on validation, why it ended, and what it fitted with.
 
     `standardiser` and `y_standardiser` are what inputs and targets are on their scale by.
+
+    :param history: a line per epoch: nll, kl, kl_weight, loss, elbo, val_nll, the rates, the seconds.
+    :param best_epoch: the epoch with the lowest monitored value; None without validation.
+    :param reason: "all epochs done", "interrupted", or why it was stopped.
+    :param seconds: of the training, by the clock.
+    :param fitted: what the guide was fitted with; `guide.fitted` holds it too.
     """
 
     history: list[dict[str, Any]]

@@ -316,7 +316,12 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
     # -- Pyro's interface ----------------------------------------------------------------------------------------
 
     def loss_and_grads(self, model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any) -> float:
-        """Return the loss, and add its gradients to those of the parameters."""
+        """
+        Return the loss, and add its gradients to those of the parameters.
+
+        :param model: the Pyro program.
+        :param guide: its guide.
+        """
         loss, _, _ = self._step(model, guide, args, kwargs)
         value = torch_item(loss)
         warn_if_nan(value, "loss")
@@ -330,6 +335,9 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
 
         Returns `loss` and `nll` (minus the scaled log-likelihood) as 0-dimensional tensors, and `params`, the list of
         unconstrained parameters in order of appearance.
+
+        :param model: the Pyro program.
+        :param guide: its guide.
         """
         loss, nll, params = self._step(model, guide, args, kwargs, with_params=True)
         return {"loss": loss, "nll": nll, "params": [site.unconstrained for site in params]}
@@ -337,7 +345,12 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
     def differentiable_loss(
         self, model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Tensor:
-        """Return the loss as a tensor that can be differentiated with respect to the parameters."""
+        """
+        Return the loss as a tensor that can be differentiated with respect to the parameters.
+
+        :param model: the Pyro program.
+        :param guide: its guide.
+        """
         total: Any = 0.0
         for _ in range(self._rounds()):
             total = total + self._particle(model, guide, args, kwargs)[0]

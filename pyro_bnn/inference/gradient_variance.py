@@ -108,9 +108,13 @@ def _untouched(*programs: Any) -> Iterator[None]:
 def gradient_variance(
     model: Callable[..., Any], guide: Callable[..., Any], elbo: ELBO, batch: Sequence[Any], draws: int
 ) -> GradientVariance:
-    """Draw the gradient of `elbo` on `batch` (the program's arguments) `draws` times.
+    """
+    Draw the gradient of `elbo` on `batch` (the program's arguments) `draws` times.
 
     Parameters, their .grad, buffers and the random state are left as they were.
+
+    :param model: the Pyro program.
+    :param guide: its guide.
     """
     if draws < 2:
         raise ValueError(f"draws={draws} is not allowed: a variance needs at least 2")

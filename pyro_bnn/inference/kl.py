@@ -74,12 +74,23 @@ DATA_PLATE = "data"
 
 
 def pi_uniform(batch_size: int, num_data: int) -> float:
-    """pi_b = B_b / N."""
+    """
+    pi_b = B_b / N.
+
+    :param batch_size: B_b, the rows of this batch.
+    :param num_data: N, the number of rows.
+    """
     return batch_size / num_data
 
 
 def pi_geometric(batch: int, num_batches: int, lam: float) -> float:
-    """pi_b = lam^b / sum_{k<M} lam^k in log space; 0 for lam = 0, by definition."""
+    """
+    pi_b = lam^b / sum_{k<M} lam^k in log space; 0 for lam = 0, by definition.
+
+    :param batch: b, from 0.
+    :param num_batches: M, the batches of an epoch.
+    :param lam: lambda, at least 0.
+    """
     if lam == 0:
         return 0.0
     if lam == 1:
@@ -91,17 +102,33 @@ def pi_geometric(batch: int, num_batches: int, lam: float) -> float:
 
 
 def annealing_linear(epoch: float, epochs: float) -> float:
-    """a(e) = min(1, e / epochs): 0 in the first epoch (e = 0), 1 from e = epochs on."""
+    """
+    a(e) = min(1, e / epochs): 0 in the first epoch (e = 0), 1 from e = epochs on.
+
+    :param epoch: e, how many epochs are done.
+    :param epochs: after how many the weight is 1.
+    """
     return min(1.0, epoch / epochs)
 
 
 def annealing_cosine(epoch: float, epochs: float) -> float:
-    """a(e) = (1 - cos(pi min(1, e / epochs))) / 2."""
+    """
+    a(e) = (1 - cos(pi min(1, e / epochs))) / 2.
+
+    :param epoch: e, how many epochs are done.
+    :param epochs: after how many the weight is 1.
+    """
     return (1 - math.cos(math.pi * min(1.0, epoch / epochs))) / 2
 
 
 def balanced_eta(tau: float, units: int, num_data: int) -> float:
-    """Eta = tau N / H."""
+    """
+    Eta = tau N / H.
+
+    :param tau: above 0; c = tau / H is what the KL weighs beside a row's NLL.
+    :param units: H, hidden units or parameters.
+    :param num_data: N, the number of rows trained on.
+    """
     return tau * num_data / units
 
 
@@ -181,7 +208,12 @@ _ANNEALING: dict[str, Callable[[float, float], float]] = {"linear": annealing_li
 @final
 @dataclass(frozen=True)
 class KLWeight:
-    """The weight w_b = N c_b of every batch of every epoch; build it with the functions below, compose with `*`."""
+    """
+    The weight w_b = N c_b of every batch of every epoch; build it with the functions below, compose with `*`.
+
+    :param spread: the rule for pi_b; None shares the KL by rows.
+    :param factors: the rules for eta and a(epoch), multiplied.
+    """
 
     spread: _Spread | None = None
     factors: tuple[_Factor, ...] = field(default=())
@@ -198,19 +230,36 @@ class KLWeight:
         return KLWeight(self.spread if self.spread is not None else other.spread, self.factors + other.factors)
 
     def eta(self, *, epoch: float, num_data: int) -> float:
-        """Eta a(epoch): the tempering of an epoch as a whole; 0 if its batches pay no KL."""
+        """
+        Eta a(epoch): the tempering of an epoch as a whole; 0 if its batches pay no KL.
+
+        :param num_data: N, the number of rows.
+        """
         if isinstance(self.spread, _Geometric) and self.spread.lam == 0:
             return 0.0
         return math.prod(factor(epoch=epoch, num_data=num_data) for factor in self.factors)
 
     def pi(self, *, batch: int, batch_size: int, num_batches: int, num_data: int) -> float:
-        """The share pi_b of one KL that `batch` (from 0) pays."""
+        """
+        The share pi_b of one KL that `batch` (from 0) pays.
+
+        :param batch_size: B_b, the rows of this batch.
+        :param num_batches: M, the batches of an epoch.
+        :param num_data: N, the number of rows.
+        """
         _check_batch(batch, batch_size, num_batches, num_data)
         spread = self.spread if self.spread is not None else _Uniform()
         return spread.pi(batch=batch, batch_size=batch_size, num_batches=num_batches, num_data=num_data)
 
     def weight(self, *, batch: int, batch_size: int, epoch: float, num_batches: int, num_data: int) -> float:
-        """W = N c_b = N eta a(epoch) pi_b / B_b: what `scale_kl` takes."""
+        """
+        W = N c_b = N eta a(epoch) pi_b / B_b: what `scale_kl` takes.
+
+        :param batch: b, from 0.
+        :param batch_size: B_b, the rows of this batch.
+        :param num_batches: M, the batches of an epoch.
+        :param num_data: N, the number of rows.
+        """
         _check_batch(batch, batch_size, num_batches, num_data)
         if not epoch >= 0:
             raise ValueError(f"epoch={epoch} is not allowed: count epochs from 0")
@@ -244,7 +293,11 @@ def uniform() -> KLWeight:
 
 
 def geometric(lam: float) -> KLWeight:
-    """pi_b proportional to lam^b: early in the epoch for lam < 1, late for lam > 1, no KL at all for lam = 0."""
+    """
+    pi_b proportional to lam^b: early in the epoch for lam < 1, late for lam > 1, no KL at all for lam = 0.
+
+    :param lam: lambda, at least 0.
+    """
     return KLWeight(_Geometric(_number("lam", lam, allowed="a finite number >= 0", positive=False)))
 
 
@@ -254,7 +307,11 @@ def blundell() -> KLWeight:
 
 
 def annealed(shape: str = "linear", *, epochs: float) -> KLWeight:
-    """Raise the KL from 0 (epoch 0) to its full weight (epoch `epochs`), "linear" or "cosine"."""
+    """
+    Raise the KL from 0 (epoch 0) to its full weight (epoch `epochs`), "linear" or "cosine".
+
+    :param shape: how it rises: a straight line, or half a cosine.
+    """
     if shape not in _ANNEALING:
         raise ValueError(f"annealing {shape!r} is not known: choose one of {sorted(_ANNEALING)}")
     return KLWeight(factors=(_Annealed(shape, _number("epochs", epochs, allowed="a number > 0", positive=True)),))
@@ -263,6 +320,8 @@ def annealed(shape: str = "linear", *, epochs: float) -> KLWeight:
 def tempered(eta: float) -> KLWeight:
     """
     Tempering: the target is p(w) prod p(y|x,w)^(1/eta). For "no KL" use geometric(0).
+
+    :param eta: above 0; below 1 the rows count 1 / eta times.
 
     >>> from pyro_bnn.inference import kl
     >>> weight = kl.tempered(0.1) * kl.annealed("linear", epochs=5)
@@ -274,7 +333,11 @@ def tempered(eta: float) -> KLWeight:
 
 
 def balanced(tau: float, *, n_units: int | None = None, n_params: int | None = None) -> KLWeight:
-    """Eta = tau N / H, hence c = tau / H, with H the hidden units (`n_units`) or the parameters (`n_params`)."""
+    """
+    Eta = tau N / H, hence c = tau / H, with H the hidden units (`n_units`) or the parameters (`n_params`).
+
+    :param tau: above 0; c = tau / H is what the KL weighs beside a row's NLL.
+    """
     tau = _number("tau", tau, allowed="a finite number > 0", positive=True)
     given = [(name, n) for name, n in (("n_units", n_units), ("n_params", n_params)) if n is not None]
     if len(given) != 1:
@@ -301,7 +364,11 @@ KL_WEIGHTS: dict[str, Callable[..., KLWeight]] = {
 
 
 def from_spec(spec: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | KLWeight) -> KLWeight:
-    """Read a weight from a recipe: a name, `{"name": name, argument: value}`, or a list of these, multiplied."""
+    """
+    Read a weight from a recipe: a name, `{"name": name, argument: value}`, or a list of these, multiplied.
+
+    :param spec: names and numbers.
+    """
     if isinstance(spec, KLWeight):
         return spec
     if isinstance(spec, str):
@@ -334,7 +401,11 @@ def _with_formula(scale: Any, *formula: Any) -> Any:
 
 
 def scale_key(scale: Any) -> Any:
-    """Return what is equal for equal scales: a number itself, the formula of a tensor, else the tensor's identity."""
+    """
+    Return what is equal for equal scales: a number itself, the formula of a tensor, else the tensor's identity.
+
+    :param scale: a number or a tensor.
+    """
     return getattr(scale, "formula", id(scale)) if isinstance(scale, Tensor) else scale
 
 
@@ -460,6 +531,9 @@ def kl_divergence(
     Sites with a registered `torch.distributions.kl_divergence` are exact; the others are sampled as log q - log p,
     averaged over `num_samples` draws. Ambient handlers (`scale_kl`, `per_datum`) do not reach it; modules run in eval
     mode, and parameters, their modes and the random state are left as they were.
+
+    :param model: the Pyro program.
+    :param guide: its guide.
     """
     if num_samples < 1:
         raise ValueError(f"num_samples={num_samples} is not allowed: give an integer >= 1")

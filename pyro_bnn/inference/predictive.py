@@ -210,6 +210,10 @@ def predictive_draws(
     x may be a tuple of several inputs. Integers that the model refuses are offered to it again as floats. Each draw is
     a turn of its own (:mod:`pyro_bnn.common.turns`): draws in several threads do not mix.
 
+    :param model: the Pyro program.
+    :param guide: its guide.
+    :param x: inputs (N, ...), or a tuple of several.
+    :param num_samples: S, how many weight samples are drawn.
     :param chunk: rows per forward pass, which bounds its memory; default `rows_per_pass`.
     :param seed: fixes the draws and leaves the global random state alone.
     :param within: opened around each draw, such as a parameter store of the caller's own.

@@ -85,6 +85,7 @@ def fit(
         frames and series of pandas or polars; several inputs are a tuple, ((x1, x2), y). Rows that come as a Dataset or
         DataLoader are read anew in every epoch, in the loader's own batches; see :mod:`pyro_bnn.data.streams`. NaN in y
         marks targets that are not known; see :mod:`pyro_bnn.inference.missing`.
+    :param epochs: how often all rows are seen.
     :param batch_size: rows per step; default 100, or all if there are fewer. A DataLoader has its own.
     :param val: validation rows in the same forms, read once; scored after each epoch, with the draws of one seed.
     :param weights: how often each row counts, (N,); default once. A loader's batches (x, y, weights) bring their own.

@@ -25,7 +25,11 @@ __all__ = ["Method", "Outcome", "RunFolder", "Work", "make_method"]
 
 
 def make_method(spec: str | Mapping[str, Any]) -> Method:
-    """Build the method that `{name, numbers...}` describes."""
+    """
+    Build the method that `{name, numbers...}` describes.
+
+    :param spec: a name, or a table with a name and numbers.
+    """
     numbers = {"name": spec} if isinstance(spec, str) else dict(spec)
     if "name" not in numbers:
         raise ValueError(f"method {numbers} has no name: give e.g. {{name = 'svi'}}")

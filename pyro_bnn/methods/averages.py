@@ -80,10 +80,19 @@ class Averaged(Method, ABC):
 
     @abstractmethod
     def averager(self, guide: Any, **common: Any) -> Averager:
-        """Make what takes the snapshots."""
+        """
+        Make what takes the snapshots.
+
+        :param guide: the guide in training.
+        """
 
     def finish(self, work: Work, guide: Any, averager: Averager) -> Any:
-        """Turn the snapshots into the guide."""
+        """
+        Turn the snapshots into the guide.
+
+        :param work: the training that is under way.
+        :param averager: what took them.
+        """
         averager.apply()
         return guide
 
@@ -117,7 +126,12 @@ def _check_variance(variance: str) -> None:
 @final
 @dataclass(frozen=True)
 class Hwa(Averaged):
-    """HWA; `variance` as there."""
+    """
+    The average of means and deviations along the training: HWA of variational hyper-parameters.
+
+    :param variance: which deviations the average has: "total", "within", "trajectory" or "literal"; see
+        :class:`pyro_bnn.inference.HWA`.
+    """
 
     variance: Variance = "total"
 
@@ -133,7 +147,11 @@ class Hwa(Averaged):
 @final
 @dataclass(frozen=True)
 class LowRank(Averaged):
-    """The low-rank normal of the last `rank` snapshots; `literal` as in `RunningMoments.low_rank`."""
+    """
+    The low-rank normal of the last `rank` snapshots; `literal` as in `RunningMoments.low_rank`.
+
+    :param variance: as in :class:`Hwa`.
+    """
 
     rank: int = 10
     literal: bool = False
@@ -192,7 +210,11 @@ class Swa(_RawAveraged):
 @final
 @dataclass(frozen=True)
 class Ema(_RawAveraged):
-    """The exponential average of raw parameters, one snapshot every `cycle` epochs."""
+    """
+    The exponential average of raw parameters, one snapshot every `cycle` epochs.
+
+    :param decay: the share of the old average that stays at a snapshot.
+    """
 
     cycle: float = 0.05
     schedule: Literal["sawtooth", "recipe"] = "recipe"

@@ -78,6 +78,7 @@ class RunFolder(Callback):
     """
     Keep a run folder up to date: the state after every epoch, and a line for each.
 
+    :param path: the folder.
     :param run: the hash of the run's recipe, which the states carry.
     :param part: the name of the unit of work, whose states are in a folder of their own; "" if there is a single unit.
     :param before: the lines of the units before it.
@@ -159,7 +160,16 @@ class _Best(Callback):
 @final
 @dataclass
 class Outcome:
-    """What a training leaves: the guide (None after an interruption before there was a guide) and how it went."""
+    """
+    What a training leaves: the guide (None after an interruption before there was a guide) and how it went.
+
+    :param guide: the guide that was made.
+    :param history: a line per epoch or chain.
+    :param best_epoch: the epoch that was kept, if one was chosen.
+    :param reason: why it ended.
+    :param seconds: of training.
+    :param facts: what else is worth writing into the results.
+    """
 
     guide: Any
     history: list[dict[str, Any]]
@@ -185,6 +195,7 @@ class Work:
     :param folder: the run folder, if anything is kept.
     :param callbacks: what every fit calls.
     :param part: the unit of work this is.
+    :param history: lines of earlier parts of the training.
     :param runs: the hash of the run's recipe, and of those it had before its rates were changed.
     """
 
@@ -222,7 +233,15 @@ class Work:
         keep_best: bool = False,
         batch_size: int | None = None,
     ) -> FitResult:
-        """Train `guide` as the recipe says, going on from its checkpoint, if it exists."""
+        """
+        Train `guide` as the recipe says, going on from its checkpoint, if it exists.
+
+        :param optim: default the recipe's.
+        :param kl: default the recipe's.
+        :param callbacks: beside those of the work.
+        :param keep_best: go back to the epoch of the lowest validation NLL at the end.
+        :param batch_size: default the recipe's.
+        """
         parts, recipe = self.parts, self.recipe
         best, optim = _Best(), parts.optimizer(guide) if optim is None else optim
         watchers: list[Callback] = [*([best] if keep_best else []), *callbacks]
@@ -258,7 +277,13 @@ class Work:
         return result
 
     def outcome(self, guide: Any, result: FitResult, *, best: bool = False, **facts: Any) -> Outcome:
-        """Return what a fit leaves."""
+        """
+        Return what a fit leaves.
+
+        :param guide: the guide that was made.
+        :param result: what `fit` returned.
+        :param best: whether the best epoch was kept.
+        """
         history = [*self.history, *labelled(result.history, self.part)]
         return Outcome(guide, history, result.best_epoch if best else None, result.reason, result.seconds, facts)
 
@@ -272,7 +297,11 @@ class Method(ABC):
         """Do the work."""
 
     def make_guide(self, recipe: Recipe, model: Any) -> Any:
-        """Return a new guide to train, from the random state as it is: the recipe's, or another."""
+        """
+        Return a new guide to train, from the random state as it is: the recipe's, or another.
+
+        :param model: the program.
+        """
         return recipe_guide(recipe, model)
 
     def resolved(self, recipe: Recipe) -> "Method":
@@ -280,7 +309,11 @@ class Method(ABC):
         return self
 
     def check(self, parts: "Assembly") -> None:  # noqa: B027
-        """Refuse what would end without a posterior on these rows and with this model, before anything is trained."""
+        """
+        Refuse what would end without a posterior on these rows and with this model, before anything is trained.
+
+        :param parts: the recipe put together; see :class:`pyro_bnn.assemble.Assembly`.
+        """
 
     def spec(self) -> dict[str, Any]:
         """Return the numbers that are given."""

@@ -92,7 +92,9 @@ def bayesianize(
     :param epochs: default 2, or as many as make 50 steps: a tenth of a training of 20 epochs or 500 steps.
     :param likelihood: default `Categorical` for integer labels (`Bernoulli` if there is one output), and
         `LearnedGaussian` for numbers.
+    :param batch_size: rows of a step.
     :param num_samples: draws by which epochs are compared and the temperature is fitted.
+    :param seed: of the training and of the draws.
     :return: the posterior; `info["notes"]["bayesianize"]` says what was done, and what it brought on validation.
 
     >>> import torch

@@ -72,6 +72,7 @@ class Members(Method, ABC):
         """
         Make ready for the next member and return the guide that it begins with.
 
+        :param parts: the recipe put together.
         :param first: the model's own state before the first member.
         :param last: the guide of the member before; the model's own state is the one it was trained with.
         """

@@ -46,6 +46,7 @@ class Hamiltonian(Method, ABC):
     :param chains: run one after another.
     :param warmup: adaptation steps of each.
     :param draws: of each, at least 4: fewer say nothing about convergence.
+    :param target_accept: the acceptance that the step size is adapted to.
     """
 
     chains: int = MIN_CHAINS
@@ -75,7 +76,12 @@ class Hamiltonian(Method, ABC):
         check_sampled(parts.model, parts.data.train)
 
     def run(self, work: Work, kernel: Literal["nuts", "hmc"], **numbers: Any) -> Outcome:
-        """Run the chains, each kept in the run folder when it is done, and judge them by what they predict."""
+        """
+        Run the chains, each kept in the run folder when it is done, and judge them by what they predict.
+
+        :param work: the training that is under way.
+        :param kernel: "nuts" or "hmc".
+        """
         parts = work.parts
         chains, stats, history, seconds = [], [], list(work.history), 0.0
         for c in range(self.chains):
@@ -169,7 +175,11 @@ def _convergence(work: Work, guide: StoredDraws, rows: int = 50) -> dict[str, An
 @final
 @dataclass(frozen=True)
 class Nuts(Hamiltonian):
-    """The no-U-turn sampler."""
+    """
+    The no-U-turn sampler.
+
+    :param max_tree_depth: a trajectory is doubled at most so often.
+    """
 
     max_tree_depth: int = 8
 
@@ -185,7 +195,11 @@ class Nuts(Hamiltonian):
 @final
 @dataclass(frozen=True)
 class Hmc(Hamiltonian):
-    """Plain HMC."""
+    """
+    Plain HMC.
+
+    :param trajectory_length: of one proposal: step size times leapfrog steps.
+    """
 
     trajectory_length: float = 1.0
 

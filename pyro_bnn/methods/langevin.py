@@ -77,7 +77,11 @@ class Sampled(Method, ABC):
 
     @abstractmethod
     def plan(self, parts: "Assembly") -> Plan:
-        """Return the steps that this takes."""
+        """
+        Return the steps that this takes.
+
+        :param parts: the recipe put together; see :class:`pyro_bnn.assemble.Assembly`.
+        """
 
     def check(self, parts: "Assembly") -> None:
         """Refuse a burn-in, cycles or an exploring share that leave no step to draw from."""
@@ -95,7 +99,12 @@ class Sampled(Method, ABC):
         return recipe_point(recipe, model)
 
     def sample(self, work: Work, kind: str, **numbers: Any) -> Outcome:
-        """Run the sampler and collect its draws."""
+        """
+        Run the sampler and collect its draws.
+
+        :param work: the training that is under way.
+        :param kind: what the draws are called.
+        """
         recipe, parts = work.recipe, work.parts
         plan = self.plan(parts)
         guide = parts.guide

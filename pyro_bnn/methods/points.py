@@ -40,7 +40,11 @@ class Fitted(Method, ABC):
         return {key: value for key, value in super().spec().items() if (key, value) != ("keep", "best")}
 
     def fitted(self, work: Work, **options: Any) -> Outcome:
-        """Fit the guide, and return what is kept."""
+        """
+        Fit the guide, and return what is kept.
+
+        :param work: the training that is under way.
+        """
         guide, best = work.parts.guide, self.keep == "best"
         return work.outcome(guide, work.fit(guide, keep_best=best, **options), best=best)
 
@@ -107,7 +111,11 @@ class McDropout(Method):
 @final
 @dataclass(frozen=True)
 class LaplaceApproximation(Method):
-    """A MAP and the draws of a Laplace approximation around it; `structure` as in `laplace_draws`."""
+    """
+    A MAP and the draws of a Laplace approximation around it; `structure` as in `laplace_draws`.
+
+    :param draws: how many draws are made.
+    """
 
     structure: Literal["kron", "diag", "full"] = "kron"
     draws: int = 100

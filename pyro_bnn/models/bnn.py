@@ -402,7 +402,12 @@ class BNN(PyroModule):
         return as_written(self, _WRITTEN)
 
     def plain_nll(self, values: Mapping[str, Tensor], scale: Callable[[Any], Any], x: Inputs, y: Tensor) -> Tensor:
-        """Return minus the log-likelihood of a batch, times N / B and what `scale` makes of it; values by site."""
+        """
+        Return minus the log-likelihood of a batch, times N / B and what `scale` makes of it; values by site.
+
+        :param x: inputs (B, ...).
+        :param y: labels or targets of the batch.
+        """
         x = _inputs(x)
         with self._pyro_context:
             _, fn, observed = self._law(x, y, {name: values[f"net.{name}"] for name in self.random_names})
@@ -411,7 +416,12 @@ class BNN(PyroModule):
         return nll
 
     def output(self, x: Inputs, sampled: Mapping[str, Tensor]) -> Tensor:
-        """Return the network's output (..., B, K) for weights with any leading draw dimensions."""
+        """
+        Return the network's output (..., B, K) for weights with any leading draw dimensions.
+
+        :param x: inputs (B, ...).
+        :param sampled: weights by site, each (..., *shape) with the draws in front.
+        """
         if not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return self._output([x], sampled)
         if not self._keeps:
@@ -507,11 +517,19 @@ class BNN(PyroModule):
         return output.reshape(*lead, *output.shape[1:])
 
     def observation(self, x: Inputs, latents: Mapping[str, Tensor]) -> Distribution:
-        """Return p(y | x, weights) for latent values by site name, without running the program."""
+        """
+        Return p(y | x, weights) for latent values by site name, without running the program.
+
+        :param latents: weights by site.
+        """
         return self.observation_in_parts([x], latents)
 
     def observation_in_parts(self, x: Sequence[Inputs], latents: Mapping[str, Tensor]) -> Distribution:
-        """Return p(y | x, weights) over the rows of several batches of inputs, run one after another."""
+        """
+        Return p(y | x, weights) over the rows of several batches of inputs, run one after another.
+
+        :param latents: weights by site.
+        """
         with self._pyro_context, poutine.block():
             output = self._output(x, {name: latents[f"net.{name}"] for name in self.random_names})
             return self.likelihood.distribution(output, self._noise())
@@ -549,6 +567,8 @@ class BNN(PyroModule):
         Return p(y | x, weights) and the labels in its shape, of weights by site and `own` parameters that are given.
 
         Nothing but these is read, so that torch.func maps it over many of them.
+
+        :param values: weights by site.
         """
         weights = {name: values[f"net.{name}"] for name in self.random_names}
         weights |= {name: own[f"deterministic.{name}"] for name in self.deterministic_names}

@@ -66,7 +66,11 @@ class Likelihood(ABC):
 
     @abstractmethod
     def distribution(self, output: Tensor, parameters: Mapping[str, Tensor] = _NO_PARAMETERS) -> Distribution:
-        """Return p(y | output) with batch shape (..., B) for outputs (..., B, K)."""
+        """
+        Return p(y | output) with batch shape (..., B) for outputs (..., B, K).
+
+        :param parameters: the values of what `parameters` declares.
+        """
 
     def parameters(self) -> dict[str, tuple[float, constraints.Constraint]]:
         """Return the initial value and the constraint of every number this likelihood learns."""
@@ -74,7 +78,12 @@ class Likelihood(ABC):
 
     @abstractmethod
     def shape_target(self, y: Tensor, output: Tensor) -> Tensor:
-        """Return the labels in the shape the distribution expects, (B,) or (B, D); refuse any that would broadcast."""
+        """
+        Return the labels in the shape the distribution expects, (B,) or (B, D); refuse any that would broadcast.
+
+        :param y: labels or targets of B rows.
+        :param output: the network's output (B, K).
+        """
 
     def outputs(self, targets: int) -> int:
         """Return how many outputs the network needs for so many classes, or columns of targets; default as many."""
@@ -173,6 +182,8 @@ class Bernoulli(Likelihood):
     """
     Two classes from one output: a logit, or with `link="clamp"` a probability that is clamped to [eps, 1 - eps].
 
+    :param eps: how far from 0 and 1 a clamped probability stays.
+
     >>> import torch
     >>> Bernoulli().distribution(torch.zeros(1, 1)).probs  # outputs (B, 1)
     tensor([0.5000])
@@ -230,6 +241,8 @@ class Gaussian(Likelihood):
     """
     Regression with known noise: y ~ N(output, noise^2) for each of D targets.
 
+    :param noise: the standard deviation of the noise, on the scale of the targets that the model sees.
+
     >>> import torch
     >>> law = Gaussian(noise=0.5).distribution(torch.zeros(4, 2))  # 4 rows of 2 targets
     >>> law.batch_shape, law.event_shape, law.stddev[0].tolist()
@@ -259,6 +272,8 @@ class Gaussian(Likelihood):
 class LearnedGaussian(Likelihood):
     """
     Regression with one noise level that is learned: y ~ N(output, noise^2).
+
+    :param init_noise: the standard deviation that training begins with.
 
     >>> import torch
     >>> from pyro_bnn.models import BNN, MLP, likelihoods, priors
@@ -294,6 +309,8 @@ class LearnedGaussian(Likelihood):
 class HeteroscedasticGaussian(Likelihood):
     """
     Regression with input-dependent noise: the 2 D outputs are means and pre-softplus standard deviations.
+
+    :param min_noise: added to the standard deviation, so that it stays above 0.
 
     >>> import torch
     >>> law = HeteroscedasticGaussian().distribution(torch.zeros(4, 2))  # a mean and a deviation for one target
@@ -333,6 +350,8 @@ class StudentT(Likelihood):
     Robust regression: y = output + scale * t with t of `df` degrees of freedom, and one scale that is learned.
 
     With `learn_df` the degrees of freedom are learned too, from `df` on, and stay above 2, where the variance exists.
+
+    :param init_scale: the scale that training begins with.
     """
 
     df: float = 4.0
@@ -391,6 +410,8 @@ class NegativeBinomial(Likelihood):
     Counts that spread more than Poisson's: mean m = exp(output), variance m + a m^2, with one dispersion a learned.
 
     In torch's letters total_count = 1 / a, and logits = output + log a.
+
+    :param init_dispersion: the dispersion a that training begins with.
     """
 
     task: ClassVar[Task] = "counts"

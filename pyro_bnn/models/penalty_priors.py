@@ -88,7 +88,11 @@ class GroupLayout(NamedTuple):
 
 
 def group_layout(groups: "Groups", module: nn.Module | None = None) -> GroupLayout:
-    """Return the layout of the weight of `module`; None is a dense layer or a plain convolution, (out, in, ...)."""
+    """
+    Return the layout of the weight of `module`; None is a dense layer or a plain convolution, (out, in, ...).
+
+    :param groups: "incoming" or "outgoing": the weights into a unit, or out of one.
+    """
     _check_groups(groups)
     dim = GROUP_DIMS[groups]
     if isinstance(module, _ConvTransposeNd):  # (in, out / g, ...)
@@ -103,7 +107,13 @@ def _by_group(weight: Tensor, layout: GroupLayout) -> Tensor:
 
 
 def fill_groups(weight: Tensor, which: Tensor, groups: "Groups", module: nn.Module | None = None) -> Tensor:
-    """Return a weight with the groups in the mask `which` (G,) set to zero."""
+    """
+    Return a weight with the groups in the mask `which` (G,) set to zero.
+
+    :param weight: the weight of a layer, (K, D, ...).
+    :param groups: "incoming" or "outgoing": the weights into a unit, or out of one.
+    :param module: the layer that owns the parameter; None for a lone one.
+    """
     layout = group_layout(groups, module)
     shape = [1] * (weight.dim() + 1)
     shape[0], shape[layout.dim + 1] = layout.blocks, weight.shape[layout.dim]
@@ -131,7 +141,11 @@ def _check_groups(groups: str) -> None:
 
 
 def check_grouped(weight: Tensor, groups: str) -> None:
-    """Raise unless `weight` has groups of this kind."""
+    """
+    Raise unless `weight` has groups of this kind.
+
+    :param groups: "incoming" or "outgoing": the weights into a unit, or out of one.
+    """
     _check_groups(groups)
     if weight.dim() < 2:
         raise ValueError(
@@ -141,7 +155,11 @@ def check_grouped(weight: Tensor, groups: str) -> None:
 
 
 def target_variance(variance: Variance, module: nn.Module | None, parameter: Tensor) -> float:
-    """Return the variance that the scheme gives each weight of `parameter`, owned by `module`."""
+    """
+    Return the variance that the scheme gives each weight of `parameter`, owned by `module`.
+
+    :param variance: of each weight: "fan_in" (1 / n_in), "glorot", "kaiming", or a function of layer and parameter.
+    """
     _check_variance(variance)
     scheme = variance if callable(variance) else _SCHEMES[variance]
     value = scheme(*fans(module, parameter))
@@ -151,7 +169,11 @@ def target_variance(variance: Variance, module: nn.Module | None, parameter: Ten
 
 
 def owners_of(net: nn.Module | None) -> dict[str, nn.Module]:
-    """Return the layer that owns each parameter of a network, by the parameter's name; none without a network."""
+    """
+    Return the layer that owns each parameter of a network, by the parameter's name; none without a network.
+
+    :param net: the network, or None.
+    """
     if net is None:
         return {}
     modules = dict(net.named_modules())
@@ -162,6 +184,8 @@ def group_norms(weight: Tensor, groups: Groups, module: nn.Module | None = None)
     """
     Return the 2-norm of every group of a weight: of a weight (K, D, ...) (K,) incoming, (D,) outgoing.
 
+    :param weight: the weight of a layer, (K, D, ...).
+    :param groups: "incoming" or "outgoing": the weights into a unit, or out of one.
     :param module: the layer that owns it, which says whether it is a transposed convolution, whose weight is
         (D, K, ...), or one whose channels are grouped: then (K,) and (D,) are all its channels as well.
     """
@@ -171,14 +195,22 @@ def group_norms(weight: Tensor, groups: Groups, module: nn.Module | None = None)
 
 
 def group_size(weight: Tensor, groups: Groups, module: nn.Module | None = None) -> int:
-    """Return the number D of weights in each group of `weight`, owned by `module`."""
+    """
+    Return the number D of weights in each group of `weight`, owned by `module`.
+
+    :param groups: "incoming" or "outgoing": the weights into a unit, or out of one.
+    """
     check_grouped(weight, groups)
     layout = group_layout(groups, module)
     return weight.numel() // (weight.shape[layout.dim] * layout.blocks)
 
 
 def group_lasso_log_normalizer(size: int, rate: Tensor) -> Tensor:
-    """Log Z of exp(-rate ||w||_2) over `size` dimensions."""
+    """
+    Log Z of exp(-rate ||w||_2) over `size` dimensions.
+
+    :param rate: the rate, above 0.
+    """
     unit_rate = math.log(2) + size / 2 * math.log(math.pi) + math.lgamma(size) - math.lgamma(size / 2)
     return unit_rate - size * torch.log(rate)
 
@@ -194,6 +226,7 @@ class GroupLassoDensity(TorchDistribution):
     :param rate: lambda > 0; its shape is the batch shape.
     :param shape: event shape, such as the shape of a layer's weight.
     :param group_dim: the event dimension that counts the groups; None makes the whole event one group.
+    :param validate_args: as in torch's distributions.
     :param blocks: so many blocks along the first dimension have groups of their own; see :class:`GroupLayout`.
     """
 
@@ -248,13 +281,21 @@ class GroupLassoDensity(TorchDistribution):
         )
 
     def expand(self, batch_shape: Shape, _instance: Any = None) -> "GroupLassoDensity":
-        """Return the same density over a larger batch."""
+        """
+        Return the same density over a larger batch.
+
+        :param batch_shape: the new shape.
+        """
         return GroupLassoDensity(
             self.rate.expand(batch_shape), self.event_shape, self.group_dim, validate_args=False, blocks=self.blocks
         )
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        """Draw a direction on the sphere and a Gamma(D, rate) radius for each group."""
+        """
+        Draw a direction on the sphere and a Gamma(D, rate) radius for each group.
+
+        :param sample_shape: S, the shape of the draws.
+        """
         shape = torch.Size(sample_shape) + self.batch_shape + self.event_shape
         direction = self._in_blocks(torch.randn(shape, dtype=self.rate.dtype, device=self.rate.device))
         rate = self.rate.reshape(self.batch_shape + (1,) * self._rank)
@@ -263,7 +304,11 @@ class GroupLassoDensity(TorchDistribution):
         return (direction / norm * radius).reshape(shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return -rate sum_g ||w_g|| - G log Z."""
+        """
+        Return -rate sum_g ||w_g|| - G log Z.
+
+        :param value: weights (..., *shape).
+        """
         if self._validate_args:
             self._validate_sample(value)
         total = self._norms(self._in_blocks(value), keepdim=False)
@@ -309,6 +354,8 @@ class TabulatedDensity(TorchDistribution):
 
     :param points: increasing, (G,) with G >= 2.
     :param log_density: at the points, up to a constant, (G,); must rise into the first point and fall from the last.
+    :param batch_shape: how many independent copies.
+    :param validate_args: as in torch's distributions.
     """
 
     arg_constraints = {"points": constraints.real_vector, "log_density": constraints.real_vector}  # noqa: RUF012
@@ -348,7 +395,11 @@ class TabulatedDensity(TorchDistribution):
         super().__init__(torch.Size(batch_shape), validate_args=validate_args)
 
     def expand(self, batch_shape: Shape, _instance: Any = None) -> "TabulatedDensity":
-        """Return the same density over a larger batch."""
+        """
+        Return the same density over a larger batch.
+
+        :param batch_shape: the new shape.
+        """
         return TabulatedDensity(self.points, self.log_density, torch.Size(batch_shape), validate_args=False)
 
     def to(self, like: Tensor) -> "TabulatedDensity":
@@ -356,7 +407,11 @@ class TabulatedDensity(TorchDistribution):
         return TabulatedDensity(self.points.to(like), self.log_density.to(like), self.batch_shape, validate_args=False)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the interpolated log density."""
+        """
+        Return the interpolated log density.
+
+        :param value: numbers (...).
+        """
         if self._validate_args:
             self._validate_sample(value)
         return self._interpolate(value) + self.points.new_zeros(self.batch_shape)
@@ -390,7 +445,11 @@ class TabulatedDensity(TorchDistribution):
         return torch.where(piece == 0, left_tail, torch.where(piece == len(self.points), right_tail, inside))
 
     def sample(self, sample_shape: Shape = ()) -> Tensor:
-        """Draw by inverting the distribution function."""
+        """
+        Draw by inverting the distribution function.
+
+        :param sample_shape: the shape of the draws.
+        """
         shape = torch.Size(sample_shape) + self.batch_shape
         uniform = torch.rand(shape, dtype=self.points.dtype, device=self.points.device)
         return self.icdf(uniform.clamp(min=torch.finfo(uniform.dtype).tiny))
@@ -436,7 +495,11 @@ def _normal(parameter: Tensor, variance: float) -> Distribution:
 @final
 @dataclass(frozen=True)
 class L2Prior(Prior):
-    """The Normal prior of the L2 penalty, with the variance of a scheme."""
+    """
+    The Normal prior of the L2 penalty, with the variance of a scheme.
+
+    :param variance: of each weight: "fan_in" (1 / n_in), "glorot", "kaiming", or a function of layer and parameter.
+    """
 
     variance: Variance = "fan_in"
 
@@ -451,7 +514,11 @@ class L2Prior(Prior):
 @final
 @dataclass(frozen=True)
 class L1Prior(Prior):
-    """The Laplace prior of the L1 penalty, with the variance of a scheme."""
+    """
+    The Laplace prior of the L1 penalty, with the variance of a scheme.
+
+    :param variance: of each weight: "fan_in" (1 / n_in), "glorot", "kaiming", or a function of layer and parameter.
+    """
 
     variance: Variance = "fan_in"
 
@@ -470,7 +537,12 @@ class L1Prior(Prior):
 @final
 @dataclass(frozen=True)
 class GroupLassoPrior(Prior):
-    """The prior of the group lasso over incoming or outgoing weights, with the variance of a scheme."""
+    """
+    The prior of the group lasso over incoming or outgoing weights, with the variance of a scheme.
+
+    :param groups: the weights into a unit, or out of one.
+    :param variance: of each weight: "fan_in" (1 / n_in), "glorot", "kaiming", or a function of layer and parameter.
+    """
 
     groups: Groups = "incoming"
     variance: Variance = "fan_in"

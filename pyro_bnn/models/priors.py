@@ -51,6 +51,8 @@ def fans(module: nn.Module | None, parameter: Tensor) -> tuple[int, int]:
     Return (n_in, n_out) of the layer that owns `parameter`; a lone vector or scalar counts as one input.
 
     A bias has those of the weight it is added to: the weights that feed one of its units, and leave one input.
+
+    :param module: the layer that owns the parameter; None for a lone one.
     """
     if isinstance(module, _ConvNd) and (parameter.dim() < 2 or parameter.shape == _weight_shape(module)):
         taps = math.prod(module.kernel_size)
@@ -63,7 +65,12 @@ def fans(module: nn.Module | None, parameter: Tensor) -> tuple[int, int]:
 
 
 def torch_fan_in(module: nn.Module | None, parameter: Tensor) -> int:
-    """Return what PyTorch's own initialisation takes for n_in: that of a transposed convolution is its n_out."""
+    """
+    Return what PyTorch's own initialisation takes for n_in: that of a transposed convolution is its n_out.
+
+    :param module: the layer that owns the parameter; None for a lone one.
+    :param parameter: the weight or the bias.
+    """
     return fans(module, parameter)[isinstance(module, _ConvTransposeNd)]
 
 
@@ -117,7 +124,12 @@ def _normal(parameter: Tensor, loc: float, scale: float) -> Distribution:
 @final
 @dataclass(frozen=True)
 class Normal(Prior):
-    """N(loc, scale^2) for every weight."""
+    """
+    N(loc, scale^2) for every weight.
+
+    :param loc: the mean.
+    :param scale: the standard deviation.
+    """
 
     loc: float = 0.0
     scale: float = 1.0
@@ -135,6 +147,8 @@ class Normal(Prior):
 class Kaiming(Prior):
     """
     N(0, 2 / ((1 + a^2) n_in)): keeps the variance of activations through units of negative slope a.
+
+    :param a: the slope of a unit below 0: 0 for the ReLU, 1 for a linear unit.
 
     >>> from torch import nn
     >>> layer = nn.Linear(200, 10)
@@ -168,7 +182,11 @@ class Xavier(Prior):
 @final
 @dataclass(frozen=True)
 class FanIn(Prior):
-    """N(0, gain / n_in): with gain 1 the prior of Graves (2011), which is also LeCun's initialisation."""
+    """
+    N(0, gain / n_in): with gain 1 the prior of Graves (2011), which is also LeCun's initialisation.
+
+    :param gain: the variance of a unit's input if its own inputs have mean square 1.
+    """
 
     gain: float = 1.0
 
@@ -183,7 +201,11 @@ class FanIn(Prior):
 @final
 @dataclass(frozen=True)
 class Laplace(Prior):
-    """The double exponential with scale b: density exp(-|w| / b) / (2 b), variance 2 b^2."""
+    """
+    The double exponential with scale b: density exp(-|w| / b) / (2 b), variance 2 b^2.
+
+    :param scale: b, the scale.
+    """
 
     scale: float = 1.0
 
@@ -208,6 +230,10 @@ class _RealMixture(dist.MixtureSameFamily):  # type: ignore[misc]
 class ScaleMixture(Prior):
     """
     pi N(0, scale1^2) + (1 - pi) N(0, scale2^2), independently for every weight.
+
+    :param pi: the share of the first component.
+    :param scale1: the standard deviation of the first.
+    :param scale2: the standard deviation of the second.
 
     >>> import torch
     >>> prior = ScaleMixture(pi=0.25, scale1=2.0, scale2=0.1)("w", None, torch.zeros(3))
@@ -240,6 +266,8 @@ class ScaleMixture(Prior):
 class PerLayer(Prior):
     """
     Another rule for the parameters whose names match a pattern; the first match counts, `default` takes the rest.
+
+    :param rules: priors by glob pattern of parameter names, such as `{"fc*": Normal(scale=0.1)}`; the order counts.
 
     >>> from torch import nn
     >>> layer = nn.Linear(4, 2)

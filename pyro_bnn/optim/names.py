@@ -59,6 +59,8 @@ def parameter_kind(name: str) -> str:
     (`AutoMeanFieldNormal1.rho`, `w_sigma`). In Pyro's `<Guide>.locs.<site>` and `<Guide>.scales.<site>` the word before
     the site decides. All else is other (a normalisation layer's weights, an `AutoDelta`'s points), and so is
     anything with a component `likelihood` or `noise`.
+
+    :param name: a parameter's name in Pyro's store or in a module.
     """
     parts = components(name)
     if any(component in _OTHER for component in parts):
@@ -75,6 +77,8 @@ def site_path(name: str) -> str:
 
     `AutoMeanFieldNormal1.net.0.weight.rho` and `AutoNormal.scales.net.0.weight` give `net.0.weight`,
     `AutoMeanFieldNormal1.rho` gives "".
+
+    :param name: a parameter's name in Pyro's store or in a module.
     """
     parts = components(name)
     for place, component in enumerate(parts[:-1]):

@@ -28,16 +28,15 @@ class PerSite(PyroOptim):
     """
     An optimizer each for the means, the standard deviations, the rest, and for chosen sites.
 
-    Args:
-        loc: for the parameters whose name says mean; see :func:`parameter_kind`.
-        scale: for those whose name says standard deviation.
-        other: for all else (normalisation layers, learned noise, a user's own); None lets loc's optimizer take them.
-        patterns: optimizers by glob pattern, e.g. `{"net.fc*": SGD({"lr": 0.1})}`. A pattern is compared with the full
-            name of a parameter and with its site, and goes before loc, scale and other. It takes means and standard
-            deviations alike, unless it is of the full name (`"*.fc1.weight.loc"`).
-        frozen: groups that start frozen.
-        alternate: train loc for this many epochs, then scale for as many, and so on; the other groups train always.
-        schedule: a schedule for every group that has none of its own, or :class:`TwinPlateau`.
+    :param loc: for the parameters whose name says mean; see :func:`parameter_kind`.
+    :param scale: for those whose name says standard deviation.
+    :param other: for all else (normalisation layers, learned noise, a user's own); None lets loc's optimizer take them.
+    :param patterns: optimizers by glob pattern, e.g. `{"net.fc*": SGD({"lr": 0.1})}`. A pattern is compared with the
+        full name of a parameter and with its site, and goes before loc, scale and other. It takes means and standard
+        deviations alike, unless it is of the full name (`"*.fc1.weight.loc"`).
+    :param frozen: groups that start frozen.
+    :param alternate: train loc for this many epochs, then scale for as many, and so on; the other groups train always.
+    :param schedule: a schedule for every group that has none of its own, or :class:`TwinPlateau`.
 
     The groups are called loc, scale, other and by their pattern. A group that matches no parameter is an error at the
     first step, as is a parameter that two patterns match. A frozen group, or one whose turn it is not, does not move
@@ -243,7 +242,12 @@ class PerSite(PyroOptim):
     # -- schedule ------------------------------------------------------------------------------------------------------
 
     def prepare(self, epochs: int, steps_per_epoch: int) -> None:
-        """Start the schedules and the alternation of a training of this length."""
+        """
+        Start the schedules and the alternation of a training of this length.
+
+        :param epochs: of the training.
+        :param steps_per_epoch: minibatches of an epoch.
+        """
         check_length(epochs, steps_per_epoch)
         for optim in self.groups.values():
             optim.prepare(epochs, steps_per_epoch)
@@ -268,7 +272,11 @@ class PerSite(PyroOptim):
         return rates
 
     def set_learning_rate(self, lr: float, group: str | None = None) -> None:
-        """Set the rate of one group, or of the first with the others kept in proportion."""
+        """
+        Set the rate of one group, or of the first with the others kept in proportion.
+
+        :param lr: the new rate.
+        """
         if group is not None:
             self._check_name(group)
             self.groups[group].set_learning_rate(lr)
@@ -291,7 +299,11 @@ class PerSite(PyroOptim):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go back to where `get_state` was called; the parameters take up their part when they are next seen."""
+        """
+        Go back to where `get_state` was called; the parameters take up their part when they are next seen.
+
+        :param state: what `state_dict` returned.
+        """
         check_state(state, "PerSite")
         if list(state["groups"]) != list(self.groups):
             raise ValueError(
@@ -309,9 +321,18 @@ class PerSite(PyroOptim):
         self._plans = {}
 
     def save(self, filename: str) -> None:
-        """Write the state to a file."""
+        """
+        Write the state to a file.
+
+        :param filename: where to.
+        """
         torch.save(self.get_state(), filename)
 
     def load(self, filename: str, map_location: Any = None) -> None:
-        """Read the state from a file."""
+        """
+        Read the state from a file.
+
+        :param filename: what `save` wrote.
+        :param map_location: as in `torch.load`.
+        """
         self.set_state(torch.load(filename, map_location=map_location, weights_only=True))

@@ -62,7 +62,12 @@ class Schedule(ABC):
 
     @abstractmethod
     def build(self, unit: Optimizer, epochs: float, steps_per_epoch: int) -> lr_scheduler.LRScheduler | None:
-        """Return torch's scheduler over `unit`, an optimizer of learning rate 1, counting steps."""
+        """
+        Return torch's scheduler over `unit`, an optimizer of learning rate 1, counting steps.
+
+        :param epochs: of the training.
+        :param steps_per_epoch: minibatches of an epoch.
+        """
 
 
 @final
@@ -95,7 +100,11 @@ class Cosine(Schedule):
 @final
 @dataclass(frozen=True)
 class Cyclic(Schedule):
-    """Up and down between `low` and `high` times the rate every `period` epochs; "triangular2" halves each cycle."""
+    """
+    Up and down between `low` and `high` times the rate every `period` epochs; "triangular2" halves each cycle.
+
+    :param mode: "triangular" keeps the height of the peaks, "triangular2" halves it.
+    """
 
     period: float = 2.0
     low: float = 0.1
@@ -207,6 +216,9 @@ class Plateau(Schedule):
     Times `factor` when `metric` has not improved for more than `patience` epochs.
 
     `metric` is a key of the epoch's metrics, all lower-is-better; None is val_nll, or nll without validation.
+
+    :param threshold: what counts as better: a fall by this share of the best value.
+    :param min_factor: the rate never falls below this share of its first value.
     """
 
     metric: str | None = None
@@ -224,7 +236,11 @@ class Plateau(Schedule):
         _require(self, "min_factor", self.min_factor, 0 <= self.min_factor < 1, "in [0, 1)")
 
     def pick(self, metrics: Mapping[str, float]) -> float:
-        """Return the watched metric of an epoch."""
+        """
+        Return the watched metric of an epoch.
+
+        :param metrics: the line of an epoch.
+        """
         name = self.metric or ("val_nll" if "val_nll" in metrics else "nll")
         if name not in metrics:
             known = ", ".join(sorted(metrics)) or "none"
@@ -246,7 +262,14 @@ class Plateau(Schedule):
 @final
 @dataclass(frozen=True)
 class TwinPlateau(Schedule):
-    """Two plateaus for `PerSite`: the NLL steers the rate of the means, the KL that of the standard deviations."""
+    """
+    Two plateaus for `PerSite`: the NLL steers the rate of the means, the KL that of the standard deviations.
+
+    :param factor: a rate is multiplied by it.
+    :param patience: epochs without a better value before that.
+    :param threshold: what counts as better: a fall by this share of the best value.
+    :param min_factor: the rate never falls below this share of its first value.
+    """
 
     factor: float = 0.1
     patience: int = 1
@@ -297,7 +320,11 @@ def make_schedule(name: str, **numbers: Any) -> Schedule:
 
 
 def schedule_of(table: Mapping[str, Any], find: Callable[[str], Callable[..., Schedule]]) -> Schedule:
-    """Return the schedule that `{name, numbers...}` describes; `find` says what a name stands for."""
+    """
+    Return the schedule that `{name, numbers...}` describes; `find` says what a name stands for.
+
+    :param table: a name and its numbers.
+    """
     numbers = {key: value for key, value in table.items() if key != "name"}
     name, then = table["name"], numbers.get("then")
     make = find(name)
@@ -382,6 +409,10 @@ class LRRange:
 
     `suggestion` is a tenth of the rate with the lowest smoothed loss, None if the loss never fell. (The steepest fall,
     the other usual choice, lies in the noise of the first steps where they are noisy.)
+
+    :param lrs: the rates, one per step.
+    :param losses: the loss of each step.
+    :param smoothed: the same, smoothed.
     """
 
     lrs: tuple[float, ...]
@@ -419,6 +450,7 @@ def lr_range_test(
 
     :param step_fn: takes one training step and returns its loss. The parameters do move: start from a copy.
     :param set_lr: sets the learning rate of the next step.
+    :param num_steps: from `low` to `high`.
     :param smoothing: the losses are averaged with this factor before they are judged.
     :param stop_factor: the test ends early when the smoothed loss exceeds its minimum by this many times the fall seen
         so far (at least the minimum's own size), or is not finite.
@@ -449,7 +481,12 @@ def lr_range_test(
 
 
 def plot_lr_range(result: LRRange, ax: Any = None) -> Any:
-    """Draw loss against learning rate; return matplotlib's axes."""
+    """
+    Draw loss against learning rate; return matplotlib's axes.
+
+    :param result: what `lr_range_test` returned.
+    :param ax: matplotlib's axes to draw on; default new ones.
+    """
     from matplotlib import pyplot
 
     if ax is None:

@@ -180,13 +180,12 @@ class TorchOptim(PyroOptim):
     """
     Abstract twin of a torch optimizer class; the subclasses say which.
 
-    Args:
-        optim_args: the torch class's arguments as a dictionary, or a callable that returns it for a parameter's name
-            (Pyro's form of two arguments, module name and parameter name, works too). The numbers may also be given as
-            keyword arguments: `Adam(lr=1e-3)`.
-        clip_args: `clip_norm`, the largest norm of the gradient of all parameters together, and `clip_value`, the
-            largest absolute value of an entry.
-        schedule: how the learning rates change; see :mod:`pyro_bnn.optim.schedules`.
+    :param optim_args: the torch class's arguments as a dictionary, or a callable that returns it for a parameter's name
+        (Pyro's form of two arguments, module name and parameter name, works too). The numbers may also be given as
+        keyword arguments: `Adam(lr=1e-3)`.
+    :param clip_args: `clip_norm`, the largest norm of the gradient of all parameters together, and `clip_value`, the
+        largest absolute value of an entry.
+    :param schedule: how the learning rates change; see :mod:`pyro_bnn.optim.schedules`.
     """
 
     torch_class: ClassVar[type[torch.optim.Optimizer]]
@@ -298,7 +297,11 @@ class TorchOptim(PyroOptim):
         self.names.register(parameters)
 
     def admit(self, params: Sequence[Tensor]) -> Plan:
-        """Take in parameters: build their part of the torch optimizer, check everything, move nothing."""
+        """
+        Take in parameters: build their part of the torch optimizer, check everything, move nothing.
+
+        :param params: the parameters.
+        """
         key = frozenset(map(id, params))
         plan = self._plans.get(key)
         if plan is None:
@@ -468,7 +471,12 @@ class TorchOptim(PyroOptim):
                 group["lr"] = group["initial_lr"] * factor
 
     def prepare(self, epochs: int, steps_per_epoch: int) -> None:
-        """Start the schedule of a training of this length."""
+        """
+        Start the schedule of a training of this length.
+
+        :param epochs: of the training.
+        :param steps_per_epoch: minibatches of an epoch.
+        """
         check_length(epochs, steps_per_epoch)
         self._made_factor = Factor(self.schedule, epochs, steps_per_epoch)
         self._restore_factor()
@@ -491,7 +499,11 @@ class TorchOptim(PyroOptim):
         return {str(entry.name): rates[i] for i, entry in sorted(self._entries.items(), key=lambda item: item[1].order)}
 
     def set_learning_rate(self, lr: float) -> None:
-        """Set the rate a schedule starts from, for all parameters; rates tied to it (final_lr, lr_sgd) follow."""
+        """
+        Set the rate a schedule starts from, for all parameters; rates tied to it (final_lr, lr_sgd) follow.
+
+        :param lr: the new rate.
+        """
         check_arguments(self._algorithm, {"lr": lr})
         if callable(self.pt_optim_args):
             raise TypeError(f"{self._algorithm}: the learning rates come from a callable; build another optimizer")
@@ -547,7 +559,11 @@ class TorchOptim(PyroOptim):
         return {"algorithm": self._algorithm, "parameters": entries, "shared": shared, "schedule": factor}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go back to where `get_state` was called; the parameters take up their part when they are next seen."""
+        """
+        Go back to where `get_state` was called; the parameters take up their part when they are next seen.
+
+        :param state: what `state_dict` returned.
+        """
         check_state(state, self._algorithm)
         self.torch_optimizer = None
         self._entries = {}
@@ -558,11 +574,20 @@ class TorchOptim(PyroOptim):
         self._restore_factor()
 
     def save(self, filename: str) -> None:
-        """Write the state to a file."""
+        """
+        Write the state to a file.
+
+        :param filename: where to.
+        """
         torch.save(self.get_state(), filename)
 
     def load(self, filename: str, map_location: Any = None) -> None:
-        """Read the state from a file."""
+        """
+        Read the state from a file.
+
+        :param filename: what `save` wrote.
+        :param map_location: as in `torch.load`.
+        """
         self.set_state(torch.load(filename, map_location=map_location, weights_only=True))
 
 

@@ -509,7 +509,12 @@ _INK = "#333333"
 
 
 def plot_equivalence(solution: ImpliedPrior, title: str | None = None) -> "Figure":
-    """Draw the penalty at each scale, A and the prior side by side, over the region that holds the prior's mass."""
+    """
+    Draw the penalty at each scale, A and the prior side by side, over the region that holds the prior's mass.
+
+    :param solution: what `implied_prior` returned.
+    :param title: of the picture.
+    """
     from matplotlib.figure import Figure
 
     density = torch.exp(solution.A - solution.log_kappa)

@@ -35,13 +35,27 @@ def over_tensor(density: Distribution, parameter: Tensor) -> Distribution:
 
 
 def kl_normal_normal(mu: Tensor, sd: Tensor, loc: Tensor | float, scale: Tensor | float) -> Tensor:
-    """KL(N(mu, sd^2) || N(loc, scale^2))."""
+    """
+    KL(N(mu, sd^2) || N(loc, scale^2)).
+
+    :param mu: means.
+    :param sd: standard deviations.
+    :param loc: the other law's mean.
+    :param scale: its standard deviation.
+    """
     ratio = (sd / scale).square()
     return (ratio + ((mu - loc) / scale).square() - 1 - ratio.log()) / 2
 
 
 def kl_normal_laplace(mu: Tensor, sd: Tensor, loc: Tensor | float, scale: Tensor | float) -> Tensor:
-    """KL(N(mu, sd^2) || Laplace(loc, scale))."""
+    """
+    KL(N(mu, sd^2) || Laplace(loc, scale)).
+
+    :param mu: means.
+    :param sd: standard deviations.
+    :param loc: the centre of the Laplace law.
+    :param scale: its scale.
+    """
     shift = (mu - loc) / sd
     mean_abs = sd * (math.sqrt(2 / math.pi) * torch.exp(-shift.square() / 2) + shift * torch.erf(shift / math.sqrt(2)))
     return mean_abs / scale + math.log(2) + torch.log(torch.as_tensor(scale)) - normal_entropy(sd)

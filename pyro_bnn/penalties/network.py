@@ -57,6 +57,8 @@ def bayesian_penalty_weights(net: nn.Module, penalty: Penalty, variance: Varianc
 
     With P_l inputs and variance 1 / P_l: P_l / 2 for L2, sqrt(2 P_l) for L1, sqrt((D + 1) P_l) for groups of D.
 
+    :param net: the network.
+    :param penalty: the rule r that is applied to every tensor.
     :param variance: "fan_in" 1 / n_in, "glorot" 2 / (n_in + n_out), "kaiming" 2 / n_in, or a function (n_in, n_out).
     """
     return {
@@ -66,14 +68,23 @@ def bayesian_penalty_weights(net: nn.Module, penalty: Penalty, variance: Varianc
 
 
 def usual_penalty_weights(net: nn.Module, penalty: Penalty) -> dict[str, float]:
-    """Return the customary lambda_l by parameter name: 1, or sqrt(D) for groups of D weights."""
+    """
+    Return the customary lambda_l by parameter name: 1, or sqrt(D) for groups of D weights.
+
+    :param net: the network.
+    :param penalty: the rule r that is applied to every tensor.
+    """
     return {
         name: _acting(penalty, parameter).usual_scale(parameter, owner) for name, owner, parameter in _penalised(net)
     }
 
 
 def lambda_theory(num_data: int) -> float:
-    """Return 1 / N, the weight of the whole penalty beside the mean nll that makes the objective Bayesian."""
+    """
+    Return 1 / N, the weight of the whole penalty beside the mean nll that makes the objective Bayesian.
+
+    :param num_data: N, the number of rows trained on.
+    """
     if num_data < 1:
         raise ValueError(f"num_data={num_data} is not a number of rows: pass the size of the training set, >= 1")
     return 1 / num_data
@@ -89,6 +100,8 @@ def total_penalty(
     """
     Return sum_l lambda_l r(w_l) over the parameters named in `weights`; differentiable.
 
+    :param parameters: a network, or its parameters by name.
+    :param penalty: the rule r that is applied to every tensor.
     :param net: the network that tensors by name belong to, for groups of its grouped and transposed convolutions.
     """
     named = dict(parameters.named_parameters()) if isinstance(parameters, nn.Module) else parameters

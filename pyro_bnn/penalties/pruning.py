@@ -55,7 +55,13 @@ def _check_threshold(threshold: float) -> None:
 @final
 @dataclass(frozen=True)
 class LayerSparsity:
-    """The groups of one weight: how many there are, and how many lie under the threshold."""
+    """
+    The groups of one weight: how many there are, and how many lie under the threshold.
+
+    :param name: of the weight.
+    :param groups: how many there are.
+    :param dead: how many lie under the threshold.
+    """
 
     name: str
     groups: int
@@ -70,7 +76,12 @@ class LayerSparsity:
 @final
 @dataclass(frozen=True)
 class GroupSparsity:
-    """The groups of a network, weight by weight."""
+    """
+    The groups of a network, weight by weight.
+
+    :param layers: one after another.
+    :param threshold: the norm up to which a group is dead.
+    """
 
     layers: tuple[LayerSparsity, ...]
     threshold: float
@@ -122,7 +133,11 @@ def group_sparsity(
 def zero_dead_groups(
     net: nn.Module, threshold: float, groups: Sequence[Groups] = ("incoming", "outgoing")
 ) -> nn.Module:
-    """Return a copy of `net` in which groups of norm at most `threshold` are zero."""
+    """
+    Return a copy of `net` in which groups of norm at most `threshold` are zero.
+
+    :param groups: which kinds of groups are looked at.
+    """
     _check_threshold(threshold)
     result = copy.deepcopy(net)
     with torch.no_grad():

@@ -80,25 +80,48 @@ class Penalty(ABC):
 
     @abstractmethod
     def value(self, parameter: Tensor, module: nn.Module | None = None) -> Tensor:
-        """Return r of the whole tensor."""
+        """
+        Return r of the whole tensor.
+
+        :param parameter: the whole tensor.
+        :param module: the layer that owns the parameter; None for a lone one.
+        """
 
     @abstractmethod
     def prior(self, parameter: Tensor, scale: float = 1.0, module: nn.Module | None = None) -> Distribution:
-        """Return the distribution of density proportional to exp(-scale r) over the whole tensor."""
+        """
+        Return the distribution of density proportional to exp(-scale r) over the whole tensor.
+
+        :param parameter: the whole tensor.
+        :param module: the layer that owns the parameter; None for a lone one.
+        """
 
     @abstractmethod
     def scale_for(self, variance: float, parameter: Tensor, module: nn.Module | None = None) -> float:
-        """Return the lambda_l for which `prior(parameter, lambda_l)` has `variance` per weight."""
+        """
+        Return the lambda_l for which `prior(parameter, lambda_l)` has `variance` per weight.
+
+        :param module: the layer that owns the parameter; None for a lone one.
+        """
 
     def usual_scale(self, parameter: Tensor, module: nn.Module | None = None) -> float:
-        """Return the customary lambda_l."""
+        """
+        Return the customary lambda_l.
+
+        :param parameter: the whole tensor.
+        :param module: the layer that owns the parameter; None for a lone one.
+        """
         return 1.0
 
 
 @final
 @dataclass(frozen=True)
 class L2(Penalty):
-    """r = weight ||w||_2^2."""
+    """
+    r = weight ||w||_2^2.
+
+    :param weight: the factor in front of it.
+    """
 
     weight: float = 1.0
 
@@ -122,7 +145,11 @@ class L2(Penalty):
 @final
 @dataclass(frozen=True)
 class L1(Penalty):
-    """r = weight ||w||_1."""
+    """
+    r = weight ||w||_1.
+
+    :param weight: the factor in front of it.
+    """
 
     weight: float = 1.0
 
@@ -146,7 +173,12 @@ class L1(Penalty):
 @final
 @dataclass(frozen=True)
 class GroupLasso(Penalty):
-    """r = weight sum_g ||w_g||_2 over the incoming or the outgoing weights of units, filters or channels."""
+    """
+    r = weight sum_g ||w_g||_2 over the incoming or the outgoing weights of units, filters or channels.
+
+    :param groups: "incoming" or "outgoing": the weights into a unit, or out of one.
+    :param weight: the factor in front of it.
+    """
 
     groups: Groups = "incoming"
     weight: float = 1.0
@@ -182,7 +214,12 @@ class GroupLasso(Penalty):
 @final
 @dataclass(frozen=True)
 class KLPenalty:
-    """r(mu, sd) = KL(beta_{mu, sd} || prior) of one weight; differentiable in both arguments."""
+    """
+    r(mu, sd) = KL(beta_{mu, sd} || prior) of one weight; differentiable in both arguments.
+
+    :param prior: of one weight.
+    :param family: "normal" for N(mu, sd^2), "dirac" for a point at mu.
+    """
 
     prior: Distribution
     family: Literal["normal", "dirac"] = "normal"
@@ -224,7 +261,12 @@ def penalty_from_prior(prior: Distribution, family: Literal["normal", "dirac"] =
 @final
 @dataclass(frozen=True)
 class QuadraticPenalty:
-    """r = a(sd^2) + b(sd^2) mu^2, with a and b functions of the variance."""
+    """
+    r = a(sd^2) + b(sd^2) mu^2, with a and b functions of the variance.
+
+    :param a: of the variance.
+    :param b: of the variance.
+    """
 
     a: Callable[[float], float]
     b: Callable[[float], float]
@@ -235,7 +277,11 @@ class QuadraticPenalty:
 
 
 def gaussian_penalty(prior_sd: float) -> QuadraticPenalty:
-    """Return the only quadratic penalty whose prior is N(0, prior_sd^2) whatever the variational scale (K = 0)."""
+    """
+    Return the only quadratic penalty whose prior is N(0, prior_sd^2) whatever the variational scale (K = 0).
+
+    :param prior_sd: of the prior, above 0.
+    """
     if not (math.isfinite(prior_sd) and prior_sd > 0):
         raise ValueError(f"prior_sd={prior_sd} is not a standard deviation: pass a finite number above 0")
     s0 = prior_sd**2

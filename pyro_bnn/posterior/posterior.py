@@ -100,7 +100,12 @@ class Uncertainty:
 @final
 @dataclass(frozen=True)
 class RealPrediction:
-    """Mean and standard deviation of the predictive, (N,) or (N, D), in the units of the targets."""
+    """
+    Mean and standard deviation of the predictive, (N,) or (N, D), in the units of the targets.
+
+    :param mean: (N,) or (N, D).
+    :param sd: in the same shape; the noise and the draws' disagreement together.
+    """
 
     mean: Tensor
     sd: Tensor
@@ -141,6 +146,9 @@ def looks_standardised(x: Tensor, scale: Standardiser) -> bool:
 
     They do if, in every channel or feature where that would make a difference, their mean and standard deviation are
     about 0 and 1 and are not about those of the training rows.
+
+    :param x: inputs (N, ...).
+    :param scale: that of the training rows.
     """
     rows = plain(x)[:1000].double().cpu()
     if len(rows) < 8 or rows.ndim < 2:
@@ -277,7 +285,11 @@ class Posterior:
         return scale.mark(self._on_scale(values, scale, standardised))
 
     def raw_targets(self, y: Any, *, standardised: bool | None = None) -> Tensor:
-        """Return labels as they are, and targets in raw units; those that say they are standardised are turned back."""
+        """
+        Return labels as they are, and targets in raw units; those that say they are standardised are turned back.
+
+        :param y: labels (N,), or targets (N,) or (N, D).
+        """
         values, scale = _tensor(y, "y"), self._scale("y_standardiser")
         if not values.is_floating_point() or scale is None:
             return plain(values)
@@ -330,7 +342,15 @@ class Posterior:
         seed: int | None = None,
         standardised: bool | None = None,
     ) -> Tensor:
-        """Return one row of predictions per weight sample: probabilities (S, N, K), or means (S, N, D)."""
+        """
+        Return one row of predictions per weight sample: probabilities (S, N, K), or means (S, N, D).
+
+        :param x: raw inputs (N, ...), a tensor, an array or a frame.
+        :param num_samples: S, how many weight samples are drawn.
+        :param chunk: rows per forward pass; default as many as are fast.
+        :param seed: fixes the draws and leaves the global random state alone.
+        :param standardised: whether x is on the model's scale already; default what x says, and raw if it does not.
+        """
         drawn = self.stream(x, num_samples, chunk=chunk, seed=seed, standardised=standardised)
         return torch.stack([draw.prediction for draw in drawn])
 
@@ -349,6 +369,8 @@ class Posterior:
 
         A seed gives the draws that it gives `predict`, whatever is drawn elsewhere meanwhile.
 
+        :param num_samples: S, how many weight samples are drawn.
+        :param chunk: rows per forward pass; default as many as are fast.
         :param plug_in: use the guide's median in place of samples.
         :param standardised: whether x is on the model's scale already; default what x says, and raw if it does not.
         """
@@ -383,7 +405,15 @@ class Posterior:
         seed: int | None = None,
         standardised: bool | None = None,
     ) -> Uncertainty:
-        """Return total, aleatoric and epistemic uncertainty of every row; variances in raw units."""
+        """
+        Return total, aleatoric and epistemic uncertainty of every row; variances in raw units.
+
+        :param x: raw inputs (N, ...), a tensor, an array or a frame.
+        :param num_samples: S, how many weight samples are drawn.
+        :param chunk: rows per forward pass; default as many as are fast.
+        :param seed: fixes the draws and leaves the global random state alone.
+        :param standardised: whether x is on the model's scale already; default what x says, and raw if it does not.
+        """
         classes = PredictiveAccumulator()
         numbers: MixtureMoments | None = None
         for draw in self.stream(x, num_samples, chunk=chunk, seed=seed, standardised=standardised):
@@ -411,6 +441,9 @@ class Posterior:
         Of several observed sites each is scored apart, `posterior.at("counts").evaluate(x, counts)`.
 
         :param y: labels (N,) as integers, or targets (N,) or (N, D), raw like x; tensors, arrays or lists.
+        :param num_samples: S, how many weight samples are drawn.
+        :param chunk: rows per forward pass; default as many as are fast.
+        :param seed: of the draws; the global random state is left as it is.
         :param standardised: whether x and y are on the model's scale; default what they say, and raw if they do not.
         """
         from pyro_bnn.analysis.scores.evaluation import evaluate_rows
@@ -433,7 +466,11 @@ class Posterior:
         """
         Return the central predictive interval of each row, `.lower` and `.upper`, in raw units; regression alone.
 
+        :param x: raw inputs (N, ...), a tensor, an array or a frame.
         :param level: the probability that an interval holds.
+        :param num_samples: S, how many weight samples are drawn.
+        :param seed: fixes the draws and leaves the global random state alone.
+        :param standardised: whether x is on the model's scale already; default what x says, and raw if it does not.
         """
         from pyro_bnn.analysis.scores.intervals import predictive_interval
 
@@ -473,19 +510,32 @@ class Posterior:
         return summarise(self, x, num_samples=num_samples)
 
     def plot_predictions(self, x: Any, y: Any = None, **options: Any) -> Any:
-        """Draw the bands of a regression at raw inputs x; see :func:`pyro_bnn.analysis.plots.plot_predictions`."""
+        """
+        Draw the bands of a regression at raw inputs x; see :func:`pyro_bnn.analysis.plots.plot_predictions`.
+
+        :param y: raw targets to draw beside the bands.
+        """
         from pyro_bnn.analysis.plots import plot_predictions
 
         return plot_predictions(self, x, y, **options)
 
     def plot_reliability(self, x: Any, y: Any, **options: Any) -> Any:
-        """Draw whether its probabilities are right; see :func:`pyro_bnn.analysis.plots.plot_reliability`."""
+        """
+        Draw whether its probabilities are right; see :func:`pyro_bnn.analysis.plots.plot_reliability`.
+
+        :param x: raw inputs (N, ...).
+        :param y: labels (N,) or raw targets.
+        """
         from pyro_bnn.analysis.plots import plot_reliability
 
         return plot_reliability(self, x, y, **options)
 
     def plot_uncertainty(self, x: Any, others: Mapping[str, Any] | None = None, **options: Any) -> Any:
-        """Draw how uncertain rows are, and others; see :func:`pyro_bnn.analysis.plots.plot_uncertainty`."""
+        """
+        Draw how uncertain rows are, and others; see :func:`pyro_bnn.analysis.plots.plot_uncertainty`.
+
+        :param x: raw inputs (N, ...).
+        """
         from pyro_bnn.analysis.plots import plot_uncertainty
 
         return plot_uncertainty(self, x, others, **options)
@@ -583,6 +633,8 @@ class Posterior:
         `pyro_bnn.analysis.from_pyro_svi`, with its options.
 
         Options as in `pyro_bnn.analysis.arviz.to_arviz`.
+
+        :param num_samples: S, how many weight samples are drawn.
         """
         if isinstance(y, Mapping):
             from pyro_bnn.analysis import from_pyro_svi
@@ -613,7 +665,11 @@ class Posterior:
         return folder
 
     def files(self, *, compact: bool = False) -> dict[str, bytes]:
-        """Return what `save` writes, by the names of the files."""
+        """
+        Return what `save` writes, by the names of the files.
+
+        :param compact: whether large tensors are rounded, 8 bits for a standard deviation and 16 for all else.
+        """
         if self._pending is not None:
             raise RuntimeError(
                 "this posterior waits for its first prediction to take up its tensors: predict once, then save"
@@ -652,6 +708,7 @@ class Posterior:
 
         Its parameters are its own, even beside another posterior of the same program, and are freed with it.
 
+        :param path: the folder.
         :param model: the program, where the folder does not say how to build it.
         :param guide: likewise the guide.
         :param build_model: makes a model from its description; default with the names that recipes use.

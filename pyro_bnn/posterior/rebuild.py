@@ -42,7 +42,12 @@ def _built(kind: str, spec: Mapping[str, Any], trust: Collection[str], *args: An
 
 
 def build_prior(spec: Mapping[str, Any], trust: Collection[str] = ()) -> Prior:
-    """Build a prior from its description."""
+    """
+    Build a prior from its description.
+
+    :param spec: a description: the class's name or path, and its numbers.
+    :param trust: packages whose classes may be imported, beside this library and what is registered.
+    """
     with border("the prior of a saved description", _AS_SAVED):
         return _prior(spec, trust)
 
@@ -63,6 +68,8 @@ def build_model(spec: Mapping[str, Any], trust: Collection[str] = (), *, entries
     """
     Build a BNN from its description.
 
+    :param spec: a description: the class's name or path, and its numbers.
+    :param trust: packages whose classes may be imported, beside this library and what is registered.
     :param entries: how many numbers were saved; a network of more is not the one that they are of.
     """
     with border("the model of a saved description", _AS_SAVED):
@@ -95,7 +102,12 @@ def build_program(found: Any, arguments: Mapping[str, Any], num_data: int) -> An
 
 
 def build_guide(spec: Mapping[str, Any], model: Any, trust: Collection[str] = ()) -> Any:
-    """Build a guide for `model` from its description."""
+    """
+    Build a guide for `model` from its description.
+
+    :param spec: a description: the class's name or path, and its numbers.
+    :param trust: packages whose classes may be imported, beside this library and what is registered.
+    """
     with border("the guide of a saved description", _AS_SAVED):
         return _guide(spec, model, trust)
 

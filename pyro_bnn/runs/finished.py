@@ -63,7 +63,17 @@ _ROWS = 500
 @final
 @dataclass(frozen=True, eq=False)
 class FinishedRun:
-    """A posterior with its recipe, its data, and what its folder holds beside."""
+    """
+    A posterior with its recipe, its data, and what its folder holds beside.
+
+    :param name: of the run or posterior.
+    :param path: its folder.
+    :param posterior: the fitted posterior.
+    :param recipe: the training's recipe.
+    :param data: its rows.
+    :param results: what `results.json` holds.
+    :param history: what `metrics.jsonl` holds.
+    """
 
     name: str
     path: Path
@@ -74,7 +84,11 @@ class FinishedRun:
     history: list[dict[str, Any]]
 
     def draws(self, num_samples: int | None = None) -> int:
-        """How many draws to score with: those asked for, else the recipe's; one of a point, which has no more."""
+        """
+        How many draws to score with: those asked for, else the recipe's; one of a point, which has no more.
+
+        :param num_samples: how many were asked for.
+        """
         return draws_of(self.posterior, num_samples or self.recipe.num_samples)
 
     def evaluate(self, num_samples: int | None = None) -> Evaluation:
@@ -113,8 +127,10 @@ def diagnose(
     """
     Check a run folder or a shipped posterior against its data: what speaks for and against it, in words.
 
+    :param path: a run folder, one that `Posterior.save` wrote, or the name of a shipped posterior.
     :param num_samples: draws of a prediction; default as in the recipe, and at least 100.
     :param settle: whether it is fitted on for 200 steps to see what they gain; the run stays as it is.
+    :param data_root: folder of the data sets; default `PYRO_BNN_DATA`, else the cache.
     """
     run = open_run(path, data_root)
     rows = run.data
@@ -137,6 +153,11 @@ def unfamiliar(
     Return the test inputs of another data set, standardised with the statistics of the posterior's own rows.
 
     Grey images go to a colour network with three equal channels, small ones to a larger with a black margin.
+
+    :param posterior: the fitted posterior.
+    :param name: of the data set.
+    :param data_root: folder of the data sets; default `PYRO_BNN_DATA`, else the cache.
+    :param download: whether a set that is missing is fetched.
     """
     shape = posterior.info["input_shape"]
     raw = _fitted(load_data(name, root=data_root, standardise=False, download=download).test.x, shape)
@@ -160,7 +181,13 @@ def _fitted(images: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def sister_sets(run: FinishedRun, rows: int, data_root: str | Path | None = None) -> dict[str, Tensor]:
-    """Return the first rows of the sister data sets, as far as they are on this machine."""
+    """
+    Return the first rows of the sister data sets, as far as they are on this machine.
+
+    :param run: the run that is opened.
+    :param rows: how many of each.
+    :param data_root: folder of the data sets; default `PYRO_BNN_DATA`, else the cache.
+    """
     sets = {}
     for name in UNFAMILIAR.get(run.data.name, ()):
         try:
@@ -171,7 +198,12 @@ def sister_sets(run: FinishedRun, rows: int, data_root: str | Path | None = None
 
 
 def default_unfamiliar(run: FinishedRun, data_root: str | Path | None = None) -> dict[str, Tensor]:
-    """Return the unfamiliar inputs of a report: the sister data sets that are there, noise, shuffled pixels."""
+    """
+    Return the unfamiliar inputs of a report: the sister data sets that are there, noise, shuffled pixels.
+
+    :param run: the run that is opened.
+    :param data_root: folder of the data sets; default `PYRO_BNN_DATA`, else the cache.
+    """
     return {**sister_sets(run, _ROWS, data_root), **default_outside(run.data.test.x, run.recipe.seed)}
 
 
@@ -181,8 +213,10 @@ def detect_unfamiliar(
     """
     Tell all test rows of a run from all those of another data set; AUROC and FPR95 of every score.
 
+    :param path: a run folder, one that `Posterior.save` wrote, or the name of a shipped posterior.
     :param name: the other data set, such as "fashion-mnist" for a run on "mnist".
     :param num_samples: draws; default the recipe's, and one for a point.
+    :param data_root: folder of the data sets; default `PYRO_BNN_DATA`, else the cache.
     """
     run = open_run(path, data_root)
     outside = unfamiliar(run.posterior, name, data_root)
@@ -290,7 +324,12 @@ def _twin(run: FinishedRun, other: FinishedRun) -> Twin:
 @final
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Runs side by side, best held-out elpd first: metrics by name, and the table of `compare_held_out`."""
+    """
+    Runs side by side, best held-out elpd first: metrics by name, and the table of `compare_held_out`.
+
+    :param rows: metrics, a row per run.
+    :param held_out: the table of `compare_held_out`.
+    """
 
     rows: list[dict[str, Any]]
     held_out: Any

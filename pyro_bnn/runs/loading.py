@@ -23,7 +23,11 @@ def shipped_posteriors() -> list[str]:
 
 
 def posterior_folder(path: str | Path) -> Path:
-    """Return the folder of a posterior: a run folder, one that `Posterior.save` wrote, or that of a shipped name."""
+    """
+    Return the folder of a posterior: a run folder, one that `Posterior.save` wrote, or that of a shipped name.
+
+    :param path: a run folder, one that `Posterior.save` wrote, or the name of a shipped posterior.
+    """
     name, folder = str(path), Path(path)
     if not name or "\0" in name:
         raise ValueError(f"{name!r} is no folder: give a run folder or the name of a shipped posterior")
@@ -41,6 +45,7 @@ def load(
     """
     Load a posterior: the name of a shipped one, a run folder, or a folder that `Posterior.save` wrote.
 
+    :param path: a shipped name (`pyro-bnn list posteriors`) or a folder.
     :param model: the program, for the posterior of a hand-written program.
     :param guide: likewise the guide, if it is hand-written too.
     :param trust: packages whose modules may be imported for a network, prior, likelihood or guide of your own.

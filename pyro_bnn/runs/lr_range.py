@@ -35,10 +35,14 @@ def lr_range(
     data_root: str | Path | None = None,
     **settings: Any,
 ) -> LRRange:
-    """Sweep the rate of one group geometrically from `low` to `high`; the other groups keep the recipe's.
+    """
+    Sweep the rate of one group geometrically from `low` to `high`; the other groups keep the recipe's.
 
+    :param recipe: a recipe, its name or its .toml.
     :param variant: one of the recipe's variants.
     :param group: 'loc', 'scale' or 'other'.
+    :param num_steps: from `low` to `high`.
+    :param data_root: folder of the data sets; default `PYRO_BNN_DATA`, else the cache.
     :param settings: recipe keys to change.
     """
     parts = assemble(find_recipe(recipe, variant).changed({**settings, "schedule": {"name": "constant"}}), data_root)
@@ -61,7 +65,13 @@ def lr_range(
 
 
 def save_plot(result: LRRange, path: Path, title: str) -> Path:
-    """Write the curve as a picture."""
+    """
+    Write the curve as a picture.
+
+    :param result: what `lr_range` returned.
+    :param path: where to.
+    :param title: of the picture.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3.6), layout="constrained")

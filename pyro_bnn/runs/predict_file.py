@@ -42,7 +42,12 @@ _IMAGES = (".png", ".jpg", ".jpeg")
 
 
 def read_inputs(path: str | Path, input_shape: Sequence[int]) -> tuple[list[str], Tensor]:
-    """Return names and raw inputs (N, *input_shape) of a file or a folder of images."""
+    """
+    Return names and raw inputs (N, *input_shape) of a file or a folder of images.
+
+    :param path: a file or a folder of images.
+    :param input_shape: the shape of one input, without the rows.
+    """
     if str(path) in ("", "."):
         raise ValueError(
             f"{str(path)!r} is no file: give an .npz, .npy or image file, or a folder of images by its name"
@@ -145,7 +150,11 @@ def predict_files(
     `epistemic` part in nats, and `probabilities` by class. Numbers: `mean`, `sd`, its `epistemic` part, and `interval`,
     the central 90 %.
 
+    :param posterior: the fitted posterior.
+    :param path: a file or a folder of images.
     :param threshold: answers of lower probability become "don't know"; 0 answers always.
+    :param num_samples: S, how many weight samples are drawn.
+    :param seed: of the draws; the global random state is left as it is.
     :param standardised: whether the values are standardised already; default raw, and refused if they look otherwise.
     """
     if not 0 <= threshold <= 1:

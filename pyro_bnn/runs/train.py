@@ -70,7 +70,21 @@ def _info(parts: Assembly) -> dict[str, Any]:
 @final
 @dataclass
 class Run:
-    """A finished training: its folder, recipe, posterior, results table and history."""
+    """
+    A finished training: its folder, recipe, posterior, results table and history.
+
+    :param path: its folder; None where none was asked for.
+    :param recipe: the recipe that was trained.
+    :param posterior: what came of it.
+    :param results: the results on test, as in `results.json`.
+    :param history: a line per epoch, as in `metrics.jsonl`.
+    :param finished: False after an interruption: go on with `resume=True`.
+
+    >>> import pyro_bnn as pb
+    >>> run = pb.train("perceptron-and", epochs=1, num_samples=2, progress=False)
+    >>> run.path, run.finished, run.posterior.info["task"]
+    (None, True, 'classification')
+    """
 
     path: Path | None
     recipe: Recipe
@@ -103,7 +117,15 @@ def train(
         False refuses a folder with a run.
     :param progress: show a progress bar, or a line per epoch where there is no terminal.
     :param report: write `posterior.nc` and `report.html` into `out`, too: some seconds more.
+    :param callbacks: called at every step and epoch; see :class:`pyro_bnn.inference.Callback`.
     :param settings: recipe keys to change, e.g. `epochs=3`; dotted ones as `**{"optim.loc.lr": 1e-3}`.
+
+    >>> import pyro_bnn as pb
+    >>> run = pb.train("mlp-toy-cubic", epochs=2, num_samples=5, progress=False)
+    >>> len(run.history), run.recipe.epochs
+    (2, 2)
+    >>> sorted(run.results["test"])
+    ['one_draw', 'plug_in', 's_draws']
     """
     parts = assemble(find_recipe(recipe, variant).changed(settings), data_root)
     watchers = list(callbacks)
@@ -134,7 +156,12 @@ def train(
 
 
 def resuming(path: Path, data_root: str | Path | None = None) -> str:
-    """Return the command that goes on with a run."""
+    """
+    Return the command that goes on with a run.
+
+    :param path: the run folder.
+    :param data_root: folder of the data sets; default `PYRO_BNN_DATA`, else the cache.
+    """
     root = [] if data_root is None else ["--data-root", str(data_root)]
     return shlex.join(["pyro-bnn", "train", str(path / RECIPE), "--out", str(path), "--resume", *root])
 
@@ -283,7 +310,19 @@ def _finished(path: Path, parts: Assembly, wrong: Collection[str], *, report: bo
 def evaluate(
     path: str | Path, *, data_root: str | Path | None = None, num_samples: int | None = None
 ) -> dict[str, Any]:
-    """Score the posterior in `path` once more on the test rows of its own data."""
+    """
+    Score a posterior once more on the test rows of its own data.
+
+    :param path: a run folder, or the name of a shipped posterior.
+    :param data_root: folder of the data sets; default `PYRO_BNN_DATA`, else the cache.
+    :param num_samples: draws to score with; default the recipe's.
+    :return: the results table under `test`, beside the recipe's name, the data's, and eta.
+
+    >>> import pyro_bnn as pb
+    >>> scores = pb.evaluate("lenet5-mnist-mini", num_samples=2)
+    >>> scores["data"], scores["eta"], scores["test"]["s_draws"]["accuracy"] > 0.95
+    ('mnist-mini', 0.1, True)
+    """
     posterior = load(path)
     recipe = posterior.info.get("recipe")
     if recipe is None:

@@ -88,7 +88,11 @@ class PredictiveDistribution:
         return _array(log_mean_exp(-0.5 * (z.square() + math.log(2 * math.pi)) - self.sds.log()))
 
     def sample(self, size: int = 1, random_state: Any = None) -> Array:
-        """Return targets drawn from the predictive, (size, N)."""
+        """
+        Return targets drawn from the predictive, (size, N).
+
+        :param random_state: seed or generator, as in scikit-learn.
+        """
         from sklearn.utils import check_random_state
 
         seed = int(check_random_state(random_state).randint(2**31 - 1))

@@ -32,7 +32,11 @@ def study_names() -> list[str]:
 
 
 def find_study(name: str) -> Study:
-    """Return a study by its name, or as "package.module:STUDY"."""
+    """
+    Return a study by its name, or as "package.module:STUDY".
+
+    :param name: of the study.
+    """
     study = look_up("studies", name)
     if not isinstance(study, Study):
         raise TypeError(f"{name!r} is a {type(study).__name__}; a study is a pyro_bnn.studies.Study")
@@ -59,10 +63,12 @@ def run_study(
     """
     Run what is missing of a study, and return its outcome.
 
+    :param name: of the study.
     :param scale: smoke (seconds), cpu (minutes), or source (as large as the source's own).
     :param jobs: trials side by side, each in a process and a thread of its own.
     :param out: the folder that the outcome and its picture are written to; default: not written.
     :param store: where trials are kept, to be found by the next run; default PYRO_BNN_STUDIES, else runs/studies.
+    :param data_root: folder of the data sets; default `PYRO_BNN_DATA`, else the cache.
     :param done: told the number of trials finished, and of all.
     """
     study = find_study(name)

@@ -243,7 +243,14 @@ def _trace_of(history: Sequence[Mapping[str, Any]]) -> dict[str, _Trace]:
 
 
 def export_bytes(posterior: Posterior, x: Tensor, num_samples: int = 200, *, sites: Any = None) -> int:
-    """Return the size of an export in memory, without making it."""
+    """
+    Return the size of an export in memory, without making it.
+
+    :param posterior: the fitted posterior.
+    :param x: inputs (N, ...).
+    :param num_samples: S, how many weight samples are drawn.
+    :param sites: as in `to_arviz`.
+    """
     x = posterior.standardise(x)
     return sum(v.nbytes for v in _plan(posterior, x, x, num_samples, num_samples, sites, None, ())[0].variables)
 
@@ -337,6 +344,7 @@ def to_arviz(
     Eta, temperature and the kind of draws come from the posterior's info, which knows what its guide was fitted with;
     where nothing says them eta and temperature are 1.
 
+    :param posterior: the fitted posterior.
     :param x: raw inputs (N, ...), tensors, arrays or lists.
     :param y: labels (N,) or raw targets (N,) or (N, D), likewise; without them nothing is observed.
     :param num_samples: draws; of a sampler all stored draws are taken instead, each once.
@@ -346,6 +354,7 @@ def to_arviz(
     :param prior_samples: draws of the prior; default num_samples.
     :param history: the training trace, one mapping per epoch, as `Run.history`.
     :param path: write to this .nc or .zarr while drawing and read from it lazily; default in memory.
+    :param seed: of the draws; the global random state is left as it is.
     :param standardised: whether x, y and x_new are on the model's scale; default what they say, raw if they do not.
     """
     if num_samples < 1:

@@ -53,13 +53,22 @@ class NotDefined(ValueError):
 
 
 def posterior_kind(posterior: Posterior) -> str:
-    """Return what kind of draws a posterior gives: its guide's `kind`, else that of its recipe, else svi."""
+    """
+    Return what kind of draws a posterior gives: its guide's `kind`, else that of its recipe, else svi.
+
+    :param posterior: the fitted posterior.
+    """
     kind = contract_of(posterior.guide).kind
     return str(posterior.info.get("method", "svi")) if kind is None else kind
 
 
 def draws_of(posterior: Posterior, num_samples: int) -> int:
-    """Return how many draws there are to score with: those asked for, but one of a point, which has no more."""
+    """
+    Return how many draws there are to score with: those asked for, but one of a point, which has no more.
+
+    :param posterior: the fitted posterior.
+    :param num_samples: how many were asked for.
+    """
     return 1 if posterior_kind(posterior) in _POINTS else num_samples
 
 
@@ -83,14 +92,23 @@ def _refusal(split: str | None, eta: float, temperature: float, kind: str) -> st
 
 
 def refusal_of(posterior: Posterior, split: Split | None) -> str | None:
-    """Return why LOO and WAIC are not defined for a posterior's draws at rows of a split, or None if they are."""
+    """
+    Return why LOO and WAIC are not defined for a posterior's draws at rows of a split, or None if they are.
+
+    :param posterior: the fitted posterior.
+    :param split: what the rows are: "train", "validation", "test" or "other".
+    """
     info = posterior.info
     eta, temperature = float(info.get("eta", 1.0)), float(info.get("temperature", 1.0))
     return _refusal(split, eta, temperature, posterior_kind(posterior))
 
 
 def why_no_loo(idata: Any) -> str | None:
-    """Return why LOO and WAIC are not defined for an export, or None if they are."""
+    """
+    Return why LOO and WAIC are not defined for an export, or None if they are.
+
+    :param idata: the export, of ArviZ 0.x or 1.x.
+    """
     attrs = idata.attrs
     missing = [key for key in ("split", "eta", "temperature", "kind") if key not in attrs]
     if missing:
@@ -102,7 +120,13 @@ def why_no_loo(idata: Any) -> str | None:
 @final
 @dataclass(frozen=True, eq=False)
 class PointwiseEstimate:
-    """LOO or WAIC of training points: ArviZ's own result, and per point the Pareto k (LOO) and whether it is usable."""
+    """
+    LOO or WAIC of training points: ArviZ's own result, and per point the Pareto k (LOO) and whether it is usable.
+
+    :param elpd: what ArviZ returned.
+    :param kind: "loo" or "waic".
+    :param pareto_k: (N,), of LOO alone.
+    """
 
     elpd: Any
     kind: str
@@ -160,11 +184,17 @@ def loo(idata: Any, var_name: str | None = None) -> PointwiseEstimate:
     """
     Return `arviz.loo` with its Pareto k, or raise NotDefined with the reason.
 
+    :param idata: the export, of ArviZ 0.x or 1.x.
     :param var_name: the observed site, where an export has several.
     """
     return _estimate(idata, "loo", var_name)
 
 
 def waic(idata: Any, var_name: str | None = None) -> PointwiseEstimate:
-    """Return `arviz.waic`, or raise NotDefined with the reason; likewise."""
+    """
+    Return `arviz.waic`, or raise NotDefined with the reason; likewise.
+
+    :param idata: the export, of ArviZ 0.x or 1.x.
+    :param var_name: as in `loo`.
+    """
     return _estimate(idata, "waic", var_name)

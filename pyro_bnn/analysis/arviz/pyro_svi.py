@@ -75,7 +75,6 @@ def from_pyro_svi(
 
     :param model: any Pyro program.
     :param guide: its guide: of Pyro, of this library, or a function.
-    :param args: what both are called with, the observations among it.
     :param num_samples: draws; of a sampler's stored draws all are taken.
     :param prior_samples: draws of the program without its data; default num_samples, 0 for none.
     :param predict_args: other arguments for the group `predictions`, such as `(x_new,)`.
@@ -85,6 +84,8 @@ def from_pyro_svi(
     :param dims: names of a site's dimensions: all of them, or those of its event alone.
     :param split: where the rows come from, 'train' where they were trained on; `loo` needs to know.
     :param path: write to this .nc or .zarr while drawing; default in memory.
+    :param seed: of the draws; the global random state is left as it is.
+    :param args: what both are called with, the observations among it.
 
     >>> import pyro, torch
     >>> import pyro.distributions as dist

@@ -176,7 +176,12 @@ def store_for(path: str | Path | None) -> Store:
 
 
 def save_arviz(idata: Any, path: str | Path) -> Path:
-    """Write an export in chunks to a .nc (netCDF) or .zarr."""
+    """
+    Write an export in chunks to a .nc (netCDF) or .zarr.
+
+    :param idata: the export, of ArviZ 0.x or 1.x.
+    :param path: where to; the ending says which format.
+    """
     path = Path(path)
     store = store_for(path)
     coords: dict[str, dict[str, Any]] = {}
@@ -195,7 +200,11 @@ def save_arviz(idata: Any, path: str | Path) -> Path:
 
 
 def open_arviz(path: str | Path) -> Any:
-    """Open a .nc or .zarr export; arrays are read when they are used."""
+    """
+    Open a .nc or .zarr export; arrays are read when they are used.
+
+    :param path: the file or folder.
+    """
     import xarray as xr
 
     path = Path(path)

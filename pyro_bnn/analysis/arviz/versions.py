@@ -59,6 +59,8 @@ def groups_of(idata: Any) -> list[str]:
     """
     Return the names of the groups of an export, in ArviZ 0.x and 1.x alike.
 
+    :param idata: the export, of ArviZ 0.x or 1.x.
+
     >>> import pyro_bnn as pb
     >>> from pyro_bnn.analysis.arviz import groups_of
     >>> digits = pb.load_data("mnist-mini").test

@@ -45,7 +45,11 @@ class Check:
 @final
 @dataclass(frozen=True)
 class Diagnosis:
-    """All checks of a posterior; `print` shows them."""
+    """
+    All checks of a posterior; `print` shows them.
+
+    :param checks: one after another.
+    """
 
     checks: tuple[Check, ...]
 

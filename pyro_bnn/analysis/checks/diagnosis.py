@@ -52,12 +52,14 @@ def diagnose(
     """
     Check a fitted posterior against its data.
 
+    :param posterior: the fitted posterior.
     :param data: what it was fitted to: `pb.load_data(...)`, a Split, or raw (x, y).
     :param test: rows it was not fitted to; default those of `data`, and none for (x, y), whose checks are left out.
     :param history: the lines of its epochs, as `fit(...).history` has them.
     :param rows: how many rows a check looks at.
     :param num_samples: S, draws of a prediction.
     :param settle: whether it is fitted on for 200 steps, to see what they gain, and put back to what it was.
+    :param seed: of the draws; the global random state is left as it is.
     """
     if rows < 20 or num_samples < 10:
         raise ValueError(f"rows={rows}, num_samples={num_samples}: pass at least 20 rows and 10 draws")

@@ -113,7 +113,11 @@ class RankCheck:
         )
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the ECDF of each quantity's ranks minus the uniform one, with its simultaneous band."""
+        """
+        Draw the ECDF of each quantity's ranks minus the uniform one, with its simultaneous band.
+
+        :param ax: matplotlib's axes to draw on; default new ones.
+        """
         from matplotlib import pyplot
 
         if ax is None:
@@ -179,6 +183,7 @@ def sbc(
     :param datasets: M, how many data sets; 100 see a spread of 1.3, 1,000 one of 1.1.
     :param draws: L, independent draws of each posterior.
     :param level: the probability to call a right posterior wrong.
+    :param seed: of the data sets, and of the posteriors of each.
     :param done: called with the number of data sets finished, and of all.
 
     >>> import torch

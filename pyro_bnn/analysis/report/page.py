@@ -57,7 +57,12 @@ _KINDS = {
 
 
 def default_outside(x: Tensor, seed: int = 0, *, rows: int = _OUTSIDE_ROWS) -> dict[str, Tensor]:
-    """Return `rows` unfamiliar inputs that need no other data set: noise and, for images, shuffled pixels."""
+    """
+    Return `rows` unfamiliar inputs that need no other data set: noise and, for images, shuffled pixels.
+
+    :param x: inputs (N, ...), whose shape is taken.
+    :param seed: of the noise.
+    """
     x = x[:rows]
     inputs = {"Gaussian noise": gaussian_noise(x, seed=seed)}
     if sections.is_image(x):
@@ -70,6 +75,11 @@ def fitted_temperature(posterior: Posterior, val: Rows, num_samples: int, seed: 
     Return the temperature of the averaged predictive fitted on (at most 2,000) validation rows.
 
     None where a row gives its label probability 0, whose NLL is infinite at every temperature.
+
+    :param posterior: the fitted posterior.
+    :param val: validation rows (x, y).
+    :param num_samples: S, how many weight samples are drawn.
+    :param seed: of the draws; the global random state is left as it is.
     """
     x, y = (rows[:_VAL_ROWS] for rows in val)
     log_probs, labels = accumulate(posterior, x, num_samples, seed).log_probs, posterior.raw_targets(y)
@@ -97,6 +107,7 @@ def build_report(
     """
     Return the report as HTML.
 
+    :param posterior: the fitted posterior.
     :param test: raw inputs and labels or targets, or Standardised ones; likewise `val`, on which the temperature is
         fitted.
     :param history: the training trace, one mapping per epoch.
@@ -105,6 +116,10 @@ def build_report(
     :param outside: unfamiliar inputs by name, likewise; default noise and shuffled pixels.
     :param twin: another model on the same rows, shown beside.
     :param loo: leave-one-out at training rows, where it is defined; without it the page says why it is not.
+    :param recipe_toml: the recipe, to be shown.
+    :param command: the command that made it, to be shown.
+    :param num_samples: draws to score with.
+    :param seed: of the draws; the global random state is left as it is.
     """
     from jinja2 import Environment, PackageLoader, select_autoescape
 
@@ -223,7 +238,14 @@ def _pruning(posterior: Posterior, test: Rows, evaluation: Evaluation, seed: int
 
 
 def report_of(posterior: Posterior, path: str | Path, data: Any, val: Any = None, **options: Any) -> Path:
-    """Write the page to a .html file or into a folder; see `Posterior.report`."""
+    """
+    Write the page to a .html file or into a folder; see `Posterior.report`.
+
+    :param posterior: the fitted posterior.
+    :param path: where to.
+    :param data: the rows to score it on.
+    :param val: validation rows (x, y); without them no temperature is fitted.
+    """
     path = Path(path)
     file = path if path.suffix == ".html" else path / "report.html"
     if isinstance(data, Data):
@@ -253,6 +275,9 @@ def write_report(
     """
     Write `report.html` into a folder; options as in `build_report`.
 
+    :param posterior: the fitted posterior.
+    :param test: the rows to score it on, (x, y).
+    :param val: validation rows (x, y); without them no temperature is fitted.
     :param run: the run folder whose recipe is shown; default `folder`.
     """
     folder = Path(folder)

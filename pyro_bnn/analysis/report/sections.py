@@ -77,7 +77,14 @@ SCORES = {"entropy": "entropy", "mutual_information": "mutual information", "max
 @final
 @dataclass(frozen=True, eq=False)
 class Twin:
-    """Another model on the same test rows to put beside the posterior, usually its deterministic twin."""
+    """
+    Another model on the same test rows to put beside the posterior, usually its deterministic twin.
+
+    :param name: what the report calls it.
+    :param posterior: the model.
+    :param evaluation: its scores on these rows.
+    :param temperature: fitted on validation, if there is one.
+    """
 
     name: str
     posterior: Posterior

@@ -23,7 +23,15 @@ Score = Literal["bald", "entropy", "variance"]
 def acquisition_scores(
     posterior: Posterior, x: Tensor, score: Score = "bald", num_samples: int = 100, *, seed: int | None = None
 ) -> Tensor:
-    """Return the score (N,) of every row of the pool x, high where a label would help."""
+    """
+    Return the score (N,) of every row of the pool x, high where a label would help.
+
+    :param posterior: the fitted posterior.
+    :param x: the pool (N, ...).
+    :param score: "bald" (mutual information), "entropy", or "variance" for numbers.
+    :param num_samples: S, how many weight samples are drawn.
+    :param seed: of the draws; None draws from the random state as it is.
+    """
     if score not in get_args(Score):
         raise ValueError(f"score={score!r} is unknown; choose one of {', '.join(get_args(Score))}")
     classes = isinstance(posterior.predict(x[:1], 1, seed=0), Tensor)
@@ -44,7 +52,16 @@ def acquire(
     *,
     seed: int | None = None,
 ) -> Tensor:
-    """Return the indices (count,) of the rows of the pool x with the highest score, best first."""
+    """
+    Return the indices (count,) of the rows of the pool x with the highest score, best first.
+
+    :param posterior: the fitted posterior.
+    :param x: the pool (N, ...).
+    :param count: how many rows.
+    :param score: "bald" (mutual information), "entropy", or "variance" for numbers.
+    :param num_samples: S, how many weight samples are drawn.
+    :param seed: of the draws; None draws from the random state as it is.
+    """
     if not 1 <= count <= len(x):
         raise ValueError(f"count={count} of a pool of {len(x)} rows: pass 1 to {len(x)}")
     return acquisition_scores(posterior, x, score, num_samples, seed=seed).topk(count).indices

@@ -38,7 +38,14 @@ _LIMITS = (1e-3, 1e3)
 @final
 @dataclass(frozen=True)
 class Reliability:
-    """Bins of confidence: edges (B + 1,), counts (B,), mean confidence and accuracy (B,), NaN where a bin is empty."""
+    """
+    Bins of confidence: edges (B + 1,), counts (B,), mean confidence and accuracy (B,), NaN where a bin is empty.
+
+    :param edges: ends of the bins, (B + 1,).
+    :param count: rows in each, (B,).
+    :param confidence: mean confidence in each, (B,).
+    :param accuracy: share of right answers in each, (B,).
+    """
 
     edges: Tensor
     count: Tensor
@@ -66,7 +73,13 @@ def _gather(place: Tensor, edges: Tensor, confidence: Tensor, right: Tensor) -> 
 
 
 def reliability(log_probs: Tensor, labels: Tensor, bins: int = BINS) -> Reliability:
-    """Return bins of equal width [b/B, (b+1)/B) of the confidence of (N, K) log-probabilities; 1 is in the last."""
+    """
+    Return bins of equal width [b/B, (b+1)/B) of the confidence of (N, K) log-probabilities; 1 is in the last.
+
+    :param log_probs: log-probabilities (N, K).
+    :param labels: the right classes (N,), whole numbers from 0.
+    :param bins: how many bins of confidence.
+    """
     check_bins(bins)
     confidence, right = _confidence(log_probs, labels)
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)
@@ -75,7 +88,13 @@ def reliability(log_probs: Tensor, labels: Tensor, bins: int = BINS) -> Reliabil
 
 
 def adaptive_ece(log_probs: Tensor, labels: Tensor, bins: int = BINS) -> float:
-    """Expected calibration error over bins that hold equally many rows (N, K); fewer rows than bins: one bin each."""
+    """
+    Expected calibration error over bins that hold equally many rows (N, K); fewer rows than bins: one bin each.
+
+    :param log_probs: log-probabilities (N, K).
+    :param labels: the right classes (N,), whole numbers from 0.
+    :param bins: how many bins of confidence.
+    """
     check_bins(bins)
     confidence, right = _confidence(log_probs, labels)
     order = confidence.argsort(stable=True)
@@ -84,7 +103,12 @@ def adaptive_ece(log_probs: Tensor, labels: Tensor, bins: int = BINS) -> float:
 
 
 def scale_temperature(log_probs: Tensor, temperature: float) -> Tensor:
-    """Return log p_T (N, K): above 1 flatter, below 1 sharper."""
+    """
+    Return log p_T (N, K): above 1 flatter, below 1 sharper.
+
+    :param log_probs: log-probabilities (N, K).
+    :param temperature: T, above 0.
+    """
     if not 0 < temperature < math.inf:
         raise ValueError(f"temperature={temperature} divides no logits: pass a finite number above 0")
     check_log_probs(log_probs, shape="(..., K)")

@@ -53,6 +53,8 @@ def compare_held_out(elpds: Mapping[str, Any]) -> Any:
     Compare models by `arviz.compare` on results of `held_out_elpd` over the same points; a DataFrame, best first.
 
     Columns: rank, held_out_elpd, se, difference to the best and its se over paired points, and stacking weights.
+
+    :param elpds: what `held_out_elpd` returned, by the name of the model.
     """
     if len(elpds) < 2:
         raise ValueError(f"{len(elpds)} model to compare: pass at least two")
@@ -66,5 +68,9 @@ def compare_held_out(elpds: Mapping[str, Any]) -> Any:
 
 
 def plot_held_out(elpds: Mapping[str, Any], **options: Any) -> Any:
-    """Draw `arviz.plot_compare` of the same models with its title and axis named for what they are."""
+    """
+    Draw `arviz.plot_compare` of the same models with its title and axis named for what they are.
+
+    :param elpds: what `held_out_elpd` returned, by the name of the model.
+    """
     return plot_compared(elpds, **options)

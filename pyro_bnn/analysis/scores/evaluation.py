@@ -48,7 +48,16 @@ def _share(interval: tuple[float, float]) -> tuple[float, float]:
 @final
 @dataclass(frozen=True, eq=False)
 class ClassEvaluation:
-    """Labels (N,), log-probabilities of the averaged predictive (N, K) and the draws' mean entropy (N,), in float64."""
+    """
+    Labels (N,), log-probabilities of the averaged predictive (N, K) and the draws' mean entropy (N,), in float64.
+
+    :param table: the results table.
+    :param num_samples: S, the draws that were averaged.
+    :param labels: the right classes (N,), whole numbers from 0.
+    :param log_probs: of the averaged predictive, (N, K).
+    :param entropy: of the averaged predictive, (N,).
+    :param aleatoric: the draws' mean entropy, (N,).
+    """
 
     table: Table
     num_samples: int
@@ -78,7 +87,11 @@ class ClassEvaluation:
         return self.log_probs.gather(1, self.labels[:, None])[:, 0]
 
     def intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
-        """Return basic bootstrap intervals over rows of the S-sample column, those of shares within [0, 1]."""
+        """
+        Return basic bootstrap intervals over rows of the S-sample column, those of shares within [0, 1].
+
+        :param level: of the intervals.
+        """
         p = self.log_probs.exp()
         rows = {
             "accuracy": self.correct,
@@ -98,6 +111,14 @@ class RealEvaluation:
     Targets, mean, variances and F(y) of the mixture in y's shape, and each row's log-density (N,), in float64.
 
     Of counts `pit` is randomised; `cdf` is F(y) and `below` F(y-), which are `pit` where they are not given.
+
+    :param table: the results table.
+    :param num_samples: S, the draws that were averaged.
+    :param y: raw targets.
+    :param mean: of the mixture of draws.
+    :param aleatoric: the mean of the draws' variances.
+    :param epistemic: the variance of the draws' means.
+    :param log_density: of each row under the mixture, (N,).
     """
 
     table: Table
@@ -117,7 +138,11 @@ class RealEvaluation:
         return (self.aleatoric + self.epistemic).sqrt()
 
     def intervals(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
-        """Return basic bootstrap intervals over rows of the S-sample column, those of shares within [0, 1]."""
+        """
+        Return basic bootstrap intervals over rows of the S-sample column, those of shares within [0, 1].
+
+        :param level: of the intervals.
+        """
         n = len(self.y)
         ends = {"pred_nll": _mean_interval(-self.log_density, level)}
         if "rmse" in self.table["s_draws"]:
@@ -136,7 +161,12 @@ Evaluation: TypeAlias = ClassEvaluation | RealEvaluation
 
 
 def in_units(posterior: Posterior, y: Any) -> Tensor:
-    """Return targets in raw units: those that say they are standardised turned back, others as they are."""
+    """
+    Return targets in raw units: those that say they are standardised turned back, others as they are.
+
+    :param posterior: the fitted posterior.
+    :param y: targets, standardised or raw.
+    """
     return posterior.raw_targets(y)
 
 
@@ -153,6 +183,10 @@ def evaluate_rows(
     """
     Score a posterior on raw inputs x and labels or raw targets y; what each row gave is kept on the CPU, in raw units.
 
+    :param posterior: the fitted posterior.
+    :param x: raw inputs (N, ...).
+    :param y: labels (N,) or raw targets.
+    :param num_samples: S, how many weight samples are drawn.
     :param chunk: rows per forward pass; default as many as are fast.
     :param seed: fixes the draws and leaves the global random state alone.
     :param standardised: whether x and y are on the model's scale; default what they say, and raw if they do not.

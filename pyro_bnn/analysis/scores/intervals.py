@@ -56,14 +56,26 @@ def _check_mixture(means: Tensor, sds: Tensor) -> None:
 
 
 def pit(means: Tensor, sds: Tensor, y: Tensor) -> Tensor:
-    """Return F(y) of the mixture of draws (S, N, ...) at y (N, ...)."""
+    """
+    Return F(y) of the mixture of draws (S, N, ...) at y (N, ...).
+
+    :param means: the draws' means (S, N) or (S, N, D).
+    :param sds: their standard deviations, in the shape of `means`.
+    :param y: targets in the shape of the predictions.
+    """
     _check_mixture(means, sds)
     check_targets(y, means[0])
     return cast(Tensor, torch.special.ndtr((y.double() - means.double()) / sds.double())).mean(0)
 
 
 def mixture_quantile(means: Tensor, sds: Tensor, q: float) -> Tensor:
-    """Return F^-1(q) of the equal mixture of N(m_s, sd_s^2): draws (S, N, ...) -> (N, ...) in float64."""
+    """
+    Return F^-1(q) of the equal mixture of N(m_s, sd_s^2): draws (S, N, ...) -> (N, ...) in float64.
+
+    :param means: the draws' means (S, N) or (S, N, D).
+    :param sds: their standard deviations, in the shape of `means`.
+    :param q: the probability, between 0 and 1.
+    """
     _check_level(q)
     _check_mixture(means, sds)
     means, sds = means.double(), sds.double().expand_as(means)
@@ -79,7 +91,13 @@ def mixture_quantile(means: Tensor, sds: Tensor, q: float) -> Tensor:
 
 
 def mixture_interval(means: Tensor, sds: Tensor, level: float = 0.9) -> Interval:
-    """Return the central interval of a level of the equal mixture of N(m_s, sd_s^2), draws (S, N, ...)."""
+    """
+    Return the central interval of a level of the equal mixture of N(m_s, sd_s^2), draws (S, N, ...).
+
+    :param means: the draws' means (S, N) or (S, N, D).
+    :param sds: their standard deviations, in the shape of `means`.
+    :param level: the share that is to lie within, between 0 and 1.
+    """
     _check_level(level)
     return Interval(mixture_quantile(means, sds, (1 - level) / 2), mixture_quantile(means, sds, (1 + level) / 2))
 
@@ -93,7 +111,16 @@ def predictive_interval(
     seed: int | None = None,
     standardised: bool | None = None,
 ) -> Interval:
-    """Return central predictive intervals for the rows of x, in the units of the targets; memory grows as S times N."""
+    """
+    Return central predictive intervals for the rows of x, in the units of the targets; memory grows as S times N.
+
+    :param posterior: the fitted posterior.
+    :param x: raw inputs (N, ...).
+    :param level: the share that is to lie within, between 0 and 1.
+    :param num_samples: S, how many weight samples are drawn.
+    :param seed: fixes the draws and leaves the global random state alone.
+    :param standardised: whether x is on the model's scale already; default what x says, and raw if it does not.
+    """
     _check_level(level)
     draws = []
     for draw in posterior.stream(x, num_samples, seed=seed, standardised=standardised):
@@ -104,7 +131,12 @@ def predictive_interval(
 
 
 def interval_of(draws: Sequence[RealDraw], level: float = 0.9) -> Interval:
-    """Return the central interval of a level of the equal mixture of draws, in the shape of their means."""
+    """
+    Return the central interval of a level of the equal mixture of draws, in the shape of their means.
+
+    :param draws: what `Posterior.stream` yields.
+    :param level: the share that is to lie within, between 0 and 1.
+    """
     _check_level(level)
     if draws[0].laws:
         return Interval(*(mixture_quantile_of_laws(draws, q) for q in ((1 - level) / 2, (1 + level) / 2)))
@@ -112,7 +144,12 @@ def interval_of(draws: Sequence[RealDraw], level: float = 0.9) -> Interval:
 
 
 def coverage(interval: Interval, y: Tensor) -> float:
-    """Share of the targets y that lie in their interval."""
+    """
+    Share of the targets y that lie in their interval.
+
+    :param interval: its ends.
+    :param y: targets in the shape of the predictions.
+    """
     if y.shape != interval.lower.shape:
         raise ValueError(f"y has shape {tuple(y.shape)} and the intervals {tuple(interval.lower.shape)}: pass one each")
     check_targets(y, interval.lower)

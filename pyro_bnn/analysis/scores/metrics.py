@@ -84,7 +84,11 @@ LEVELS = (0.5, 0.9, 0.95)
 
 
 def log_mean_exp(log_probs: Tensor) -> Tensor:
-    """Average draws (S, N, K), or densities (S, N), over S in log space."""
+    """
+    Average draws (S, N, K), or densities (S, N), over S in log space.
+
+    :param log_probs: (S, N, K) or (S, N).
+    """
     if log_probs.ndim == 0 or len(log_probs) == 0 or not log_probs.is_floating_point():
         raise ValueError(
             f"draws are {log_probs.dtype} of shape {tuple(log_probs.shape)}; give draws first: (S, N, ...)"
@@ -95,47 +99,86 @@ def log_mean_exp(log_probs: Tensor) -> Tensor:
 
 
 def accuracy(log_probs: Tensor, labels: Tensor) -> float:
-    """Share of rows (N, K) whose most probable class is the label."""
+    """
+    Share of rows (N, K) whose most probable class is the label.
+
+    :param log_probs: log-probabilities (N, K).
+    :param labels: the right classes (N,), whole numbers from 0.
+    """
     return _accuracy(log_probs, check_predictions(log_probs, labels))
 
 
 def nll(log_probs: Tensor, labels: Tensor) -> float:
-    """Return -mean_i log p_i,y_i of (N, K): the predictive NLL if these are the averaged predictive's."""
+    """
+    Return -mean_i log p_i,y_i of (N, K): the predictive NLL if these are the averaged predictive's.
+
+    :param log_probs: log-probabilities (N, K).
+    :param labels: the right classes (N,), whole numbers from 0.
+    """
     return _nll(log_probs, check_predictions(log_probs, labels))
 
 
 def gibbs_nll(draws: Tensor, labels: Tensor) -> float:
-    """Mean over draws (S, N, K) of each draw's own NLL; infinite where any draw finds a label impossible."""
+    """
+    Mean over draws (S, N, K) of each draw's own NLL; infinite where any draw finds a label impossible.
+
+    :param draws: log-probabilities (S, N, K).
+    :param labels: the right classes (N,), whole numbers from 0.
+    """
     check_log_probs(draws, shape="(S, N, K)")
     labels = check_labels(labels, *draws.shape[1:])
     return float(-draws[:, torch.arange(len(labels), device=draws.device), labels].double().mean())
 
 
 def brier(log_probs: Tensor, labels: Tensor) -> float:
-    """Mean squared distance of the probabilities (N, K) to the one-hot labels, summed over classes."""
+    """
+    Mean squared distance of the probabilities (N, K) to the one-hot labels, summed over classes.
+
+    :param log_probs: log-probabilities (N, K).
+    :param labels: the right classes (N,), whole numbers from 0.
+    """
     return _brier(log_probs, check_predictions(log_probs, labels))
 
 
 def confidence(log_probs: Tensor) -> float:
-    """Mean probability of the most probable class."""
+    """
+    Mean probability of the most probable class.
+
+    :param log_probs: log-probabilities (N, K).
+    """
     check_log_probs(log_probs)
     return _confidence(log_probs)
 
 
 def entropy(log_probs: Tensor) -> Tensor:
-    """Entropy in nats of each row: (..., K) -> (...); a class of probability 0 adds 0."""
+    """
+    Entropy in nats of each row: (..., K) -> (...); a class of probability 0 adds 0.
+
+    :param log_probs: log-probabilities (..., K).
+    """
     check_log_probs(log_probs, shape="(..., K)")
     return entropy_of_rows(log_probs)
 
 
 def ece(log_probs: Tensor, labels: Tensor, bins: int = BINS) -> float:
-    """Expected calibration error of the most probable class, over `bins` bins of equal width."""
+    """
+    Expected calibration error of the most probable class, over `bins` bins of equal width.
+
+    :param log_probs: log-probabilities (N, K).
+    :param labels: the right classes (N,), whole numbers from 0.
+    """
     check_bins(bins)
     return _ece(log_probs, check_predictions(log_probs, labels), bins)
 
 
 def classification_metrics(log_probs: Tensor, labels: Tensor, bins: int = BINS) -> dict[str, float]:
-    """Return accuracy, pred_nll, brier, ece, confidence and entropy of one predictive (N, K)."""
+    """
+    Return accuracy, pred_nll, brier, ece, confidence and entropy of one predictive (N, K).
+
+    :param log_probs: log-probabilities (N, K).
+    :param labels: the right classes (N,), whole numbers from 0.
+    :param bins: how many bins of confidence.
+    """
     check_bins(bins)
     return _classification_metrics(log_probs, check_predictions(log_probs, labels), bins)
 
@@ -184,6 +227,10 @@ def ece_null(
     What `ece` gives by chance for a predictive that is exactly right: labels drawn from `log_probs` (N, K) itself.
 
     Returns the mean and the upper `point` over resamples: {"mean": ..., "upper": ...}.
+
+    :param num_resamples: how often labels are drawn.
+    :param seed: of the labels.
+    :param bins: how many bins of confidence.
     """
     check_log_probs(log_probs)
     check_bins(bins)
@@ -204,7 +251,12 @@ def ece_null(
 
 
 def rmse(mean: Tensor, y: Tensor) -> float:
-    """Root of the mean squared error over all entries."""
+    """
+    Root of the mean squared error over all entries.
+
+    :param mean: means (N,) or (N, D).
+    :param y: targets in the same shape.
+    """
     check_targets(y, mean)
     if not bool(mean.isfinite().all()):
         raise ValueError("mean has entries that are not finite; check the model")
@@ -216,6 +268,8 @@ def mixture_nll(means: Tensor, sds: Tensor, y: Tensor) -> float:
     Predictive NLL per row of the equal mixture of draws N(m_s, sd_s^2), (S, N) or (S, N, T), at y (N,) or (N, T).
 
     `sds` has the shape of `means`, or is one number per draw (S,).
+
+    :param y: targets (N,) or (N, T).
     """
     if means.ndim == 0 or len(means) == 0 or sds.shape not in (means.shape, means.shape[:1]):
         raise ValueError(
@@ -227,7 +281,14 @@ def mixture_nll(means: Tensor, sds: Tensor, y: Tensor) -> float:
 
 
 def gaussian_metrics(mean: Tensor, sd: Tensor, y: Tensor, levels: Sequence[float] = LEVELS) -> dict[str, float]:
-    """Return rmse, pred_nll and the coverage of central intervals of one Gaussian per entry; sd may be one number."""
+    """
+    Return rmse, pred_nll and the coverage of central intervals of one Gaussian per entry; sd may be one number.
+
+    :param mean: means (N,) or (N, D).
+    :param sd: standard deviations in the shape of `mean`.
+    :param y: targets in the same shape.
+    :param levels: of the central intervals whose coverage is counted.
+    """
     check_levels(levels)
     check_targets(y, mean)
     if sd.shape not in (y.shape, torch.Size([])):
@@ -264,6 +325,8 @@ class ClassificationAccumulator:
     The 1-sample and S-sample columns of the results table from draws that come one at a time.
 
     `update` takes one draw's log-probabilities (N, K); the order of rows is that of `labels` (N,).
+
+    :param bins: how many bins of confidence.
     """
 
     def __init__(self, labels: Tensor, *, bins: int = BINS) -> None:
@@ -281,7 +344,11 @@ class ClassificationAccumulator:
         return self.predictive.num_draws
 
     def update(self, log_probs: Tensor) -> None:
-        """Add one draw: log-probabilities (N, K) of one weight sample for the whole set."""
+        """
+        Add one draw: log-probabilities (N, K) of one weight sample for the whole set.
+
+        :param log_probs: log-probabilities (N, K).
+        """
         _check_rows(log_probs, self.labels)
         self.predictive.update(log_probs)
         self._single.update(_classification_metrics(wide(log_probs.detach()), self.labels, self.bins))
@@ -308,7 +375,13 @@ class ClassificationAccumulator:
 @final
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """What one draw says of y: its log-density (N,), and F(y) and F(y-) in y's shape, which differ for counts."""
+    """
+    What one draw says of y: its log-density (N,), and F(y) and F(y-) in y's shape, which differ for counts.
+
+    :param log_density: (N,).
+    :param cdf: F(y).
+    :param below: F(y-), the probability of less than y.
+    """
 
     log_density: Tensor
     cdf: Tensor
@@ -323,6 +396,9 @@ class RegressionAccumulator:
     y is (N,) or (N, T); the T targets of a row are independent given the weights: their densities multiply.
     Standardised predictions go through `Standardiser.invert` and `Standardiser.invert_sd` first. Draws of another law
     than the Normal bring what they say of y themselves.
+
+    :param y: targets (N,) or (N, T).
+    :param levels: of the central intervals whose coverage is counted.
     """
 
     def __init__(self, y: Tensor, *, levels: Sequence[float] = LEVELS) -> None:
@@ -426,7 +502,12 @@ class RegressionAccumulator:
 
 
 def classification_table(plug_in: Tensor | None, draws: ClassificationAccumulator) -> dict[str, dict[str, float]]:
-    """Return the columns plug_in (log-probabilities (N, K) at the guide's loc; left out if None), one_draw, s_draws."""
+    """
+    Return the columns plug_in (log-probabilities (N, K) at the guide's loc; left out if None), one_draw, s_draws.
+
+    :param plug_in: log-probabilities (N, K), or None.
+    :param draws: what took the draws in.
+    """
     if plug_in is None:
         return draws.results()
     _check_rows(plug_in, draws.labels)
@@ -437,7 +518,12 @@ def classification_table(plug_in: Tensor | None, draws: ClassificationAccumulato
 def regression_table(
     plug_in: tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Scored | None] | None, draws: RegressionAccumulator
 ) -> dict[str, dict[str, float]]:
-    """Return the columns plug_in (what `update` takes, at the guide's loc; left out if None), one_draw, s_draws."""
+    """
+    Return the columns plug_in (what `update` takes, at the guide's loc; left out if None), one_draw, s_draws.
+
+    :param plug_in: what the guide's median predicts, or None.
+    :param draws: what took the draws in.
+    """
     if plug_in is None:
         return draws.results()
     alone = RegressionAccumulator(draws.y, levels=draws.levels)
@@ -462,6 +548,12 @@ def bootstrap_interval(
     With t the metric and t* its resampled values, "basic" is [2t - t*_hi, 2t - t*_lo] and "percentile" [t*_lo, t*_hi].
     Resampling adds to the calibration error's own upward bias, so percentile intervals are refused for `ece`. Ends that
     an infinite metric leaves undefined are the metric itself.
+
+    :param metric: a function of the rows.
+    :param level: of the interval.
+    :param num_resamples: how often rows are drawn anew.
+    :param method: "basic" or "percentile".
+    :param seed: of the resamples.
     """
     if method not in ("basic", "percentile"):
         raise ValueError(f"method is {method!r}; allowed are 'basic' and 'percentile'")

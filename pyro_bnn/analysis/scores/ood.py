@@ -30,7 +30,11 @@ __all__ = ["auroc", "detect", "fpr95", "gaussian_noise", "ood_scores", "ood_tabl
 
 
 def ood_scores(predictive: PredictiveAccumulator) -> dict[str, Tensor]:
-    """Return every score (N,), high for unfamiliar inputs, of predictions that were accumulated."""
+    """
+    Return every score (N,), high for unfamiliar inputs, of predictions that were accumulated.
+
+    :param predictive: what took the draws in.
+    """
     return {
         "entropy": predictive.total,
         "mutual_information": predictive.epistemic,
@@ -54,14 +58,24 @@ def _ranked(inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def auroc(inside: Tensor, outside: Tensor) -> float:
-    """Area under the ROC curve of scores (N,) and (M,); out of distribution is the positive class."""
+    """
+    Area under the ROC curve of scores (N,) and (M,); out of distribution is the positive class.
+
+    :param inside: scores of familiar inputs, (N,).
+    :param outside: scores of unfamiliar ones, (M,).
+    """
     from torchmetrics.functional.classification import binary_auroc
 
     return float(binary_auroc(*_ranked(inside, outside), thresholds=None))
 
 
 def fpr95(inside: Tensor, outside: Tensor) -> float:
-    """Share of in-distribution inputs above the threshold that finds at least 95 % of the out-of-distribution ones."""
+    """
+    Share of in-distribution inputs above the threshold that finds at least 95 % of the out-of-distribution ones.
+
+    :param inside: scores of familiar inputs, (N,).
+    :param outside: scores of unfamiliar ones, (M,).
+    """
     from torchmetrics.functional.classification import binary_specificity_at_sensitivity
 
     ranks, target = _ranked(inside, outside)
@@ -70,7 +84,12 @@ def fpr95(inside: Tensor, outside: Tensor) -> float:
 
 
 def ood_table(inside: Mapping[str, Tensor], outside: Mapping[str, Tensor]) -> dict[str, dict[str, float]]:
-    """Return AUROC and FPR95 by score: {"entropy": {"auroc": ..., "fpr95": ...}, ...}."""
+    """
+    Return AUROC and FPR95 by score: {"entropy": {"auroc": ..., "fpr95": ...}, ...}.
+
+    :param inside: scores of familiar inputs (N,), by name.
+    :param outside: scores of unfamiliar ones (M,), by name.
+    """
     if inside.keys() != outside.keys():
         raise ValueError(
             f"the scores are {', '.join(inside)} in distribution and {', '.join(outside)} out of it: give both the same"
@@ -97,15 +116,23 @@ def detect(
     """
     Score familiar and unfamiliar inputs with a posterior and return AUROC and FPR95 of every score.
 
+    :param posterior: the fitted posterior.
     :param inside: familiar inputs, raw or as `Standardised` tensors.
     :param outside: likewise unfamiliar ones.
+    :param num_samples: S, how many weight samples are drawn.
+    :param seed: of the draws; the global random state is left as it is.
     """
     scores = [ood_scores(accumulate(posterior, x, num_samples, seed)) for x in (inside, outside)]
     return ood_table(*scores)
 
 
 def gaussian_noise(like: Tensor, *, seed: int = 0) -> Tensor:
-    """Return inputs of the same shape drawn from N(0, 1), which is what standardised data have per channel."""
+    """
+    Return inputs of the same shape drawn from N(0, 1), which is what standardised data have per channel.
+
+    :param like: inputs whose shape is taken.
+    :param seed: of the noise.
+    """
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(like.shape, generator=generator).to(plain(like))
     scale = standardiser_of(like)
@@ -113,7 +140,12 @@ def gaussian_noise(like: Tensor, *, seed: int = 0) -> Tensor:
 
 
 def shuffled_pixels(x: Tensor, *, seed: int = 0) -> Tensor:
-    """Return the rows of x with the values of each put into a random order of its own: same histogram, no shape."""
+    """
+    Return the rows of x with the values of each put into a random order of its own: same histogram, no shape.
+
+    :param x: inputs (N, ...).
+    :param seed: of the orders.
+    """
     generator = torch.Generator().manual_seed(seed)
     flat = x.flatten(1)
     order = torch.rand(flat.shape, generator=generator).argsort(1).to(x.device)

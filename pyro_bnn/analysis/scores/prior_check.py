@@ -32,7 +32,12 @@ __all__ = ["PriorCheck", "PriorGuide", "prior_posterior", "prior_predictive_chec
 
 @final
 class PriorGuide(Guide):
-    """The latent part of a model as a guide: its draws are the prior's, and `Posterior` takes it like any other."""
+    """
+    The latent part of a model as a guide: its draws are the prior's, and `Posterior` takes it like any other.
+
+    :param model: the program whose prior it is.
+    :param latents: the sites that are drawn; default all that are not observed.
+    """
 
     kind = "prior"
 
@@ -62,7 +67,11 @@ def _not_latent(site: Any) -> bool:
 
 
 def prior_posterior(posterior: Posterior) -> Posterior:
-    """Return a posterior's model with its prior in place of the fitted guide."""
+    """
+    Return a posterior's model with its prior in place of the fitted guide.
+
+    :param posterior: the fitted posterior.
+    """
     return posterior.with_guide(PriorGuide(posterior.model))
 
 
@@ -75,6 +84,9 @@ class PriorCheck:
     Classes: `confidence` of single draws and `class_shares` (K,), how often each class is the most probable one.
     Numbers: `mean_sd` (spread of the mean functions) and `data_sd` (noise included), each averaged over rows, and
     `pit` (N,) of the targets if there are any.
+
+    :param num_samples: S, draws from the prior.
+    :param entropy: mean entropy of single draws, in nats; of classes alone.
     """
 
     num_samples: int
@@ -114,6 +126,8 @@ def prior_predictive_check(
     :param model: a Pyro program, or a posterior, whose model is checked in raw units.
     :param x: inputs (N, ...), raw as `Posterior.predict` takes them.
     :param y: likewise targets (N,) or (N, D).
+    :param num_samples: S, draws from the prior.
+    :param seed: of the draws; the global random state is left as it is.
     """
     prior = prior_posterior(model) if isinstance(model, Posterior) else Posterior(model, PriorGuide(model))
     confidences, means, sds = [], [], []

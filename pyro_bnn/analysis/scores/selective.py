@@ -22,7 +22,12 @@ __all__ = ["RejectionCurve", "rejection_curve"]
 @final
 @dataclass(frozen=True)
 class RejectionCurve:
-    """Accuracy on the kept rows by the share refused, both (N,), from nothing refused to all but one row."""
+    """
+    Accuracy on the kept rows by the share refused, both (N,), from nothing refused to all but one row.
+
+    :param rejected: the share refused, from 0 to nearly 1.
+    :param accuracy: on the rows that stay.
+    """
 
     rejected: Tensor
     accuracy: Tensor
@@ -33,7 +38,11 @@ class RejectionCurve:
         return float(1 - self.accuracy.mean())
 
     def accuracy_at(self, rejected: float) -> float:
-        """Accuracy on the rows that stay when at least this share is refused."""
+        """
+        Accuracy on the rows that stay when at least this share is refused.
+
+        :param rejected: the share to refuse.
+        """
         if not 0 <= rejected < 1:
             raise ValueError(f"rejected={rejected} leaves no row to score: pass a share in [0, 1)")
         place = int((self.rejected >= rejected - 1e-12).nonzero()[0]) if rejected <= float(self.rejected[-1]) else -1
@@ -41,7 +50,12 @@ class RejectionCurve:
 
 
 def rejection_curve(uncertainty: Tensor, correct: Tensor) -> RejectionCurve:
-    """Return accuracy against rejection for scores (N,), high where a row is to be refused, and correctness (N,)."""
+    """
+    Return accuracy against rejection for scores (N,), high where a row is to be refused, and correctness (N,).
+
+    :param uncertainty: (N,), high where a row is to be refused.
+    :param correct: (N,), whether each row was right.
+    """
     if uncertainty.ndim != 1 or uncertainty.shape != correct.shape or len(correct) == 0:
         raise ValueError(
             f"uncertainty has shape {tuple(uncertainty.shape)} and correct {tuple(correct.shape)}; both need (N,)"

@@ -66,6 +66,7 @@ def weight_summary(
     """
     Return mean and standard deviation of every site.
 
+    :param posterior: the fitted posterior.
     :param x: one input, for a hand-written guide that needs it.
     :param num_samples: draws to estimate from, where the guide does not state its moments.
     """
@@ -89,7 +90,11 @@ def _summary(guide: Any, x: Tensor | None, num_samples: int) -> dict[str, Weight
 
 @final
 class PrunedGuide(nn.Module, Wrapper):
-    """A guide whose draws have some weights set to zero: sites and their boolean masks, True where a weight stays."""
+    """
+    A guide whose draws have some weights set to zero: sites and their boolean masks, True where a weight stays.
+
+    :param keep: masks by site, in the shape of the site.
+    """
 
     def __init__(self, guide: Callable[..., Any], keep: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -117,7 +122,13 @@ class PrunedGuide(nn.Module, Wrapper):
 def prune_by_signal_to_noise(
     posterior: Posterior, fraction: float, *, summary: dict[str, WeightSummary] | None = None
 ) -> Posterior:
-    """Return the posterior with this fraction of all weights, those of lowest signal-to-noise, set to zero."""
+    """
+    Return the posterior with this fraction of all weights, those of lowest signal-to-noise, set to zero.
+
+    :param posterior: the fitted posterior.
+    :param fraction: the share of weights to set to zero.
+    :param summary: what `weight_summary` returned; default it is called.
+    """
     if not 0 <= fraction <= 1:
         raise ValueError(f"fraction={fraction} is not a share of the weights: pass a number from 0 to 1")
     sites = weight_summary(posterior) if summary is None else summary
@@ -139,7 +150,16 @@ def pruning_curve(
     *,
     seed: int = 0,
 ) -> list[dict[str, float]]:
-    """Return the metrics of the averaged predictive by the fraction of weights pruned, as one row per fraction."""
+    """
+    Return the metrics of the averaged predictive by the fraction of weights pruned, as one row per fraction.
+
+    :param posterior: the fitted posterior.
+    :param x: raw inputs (N, ...).
+    :param y: labels (N,) or raw targets.
+    :param fractions: shares of weights to set to zero.
+    :param num_samples: S, how many weight samples are drawn.
+    :param seed: of the draws; the global random state is left as it is.
+    """
     summary = weight_summary(posterior, x[:1])
     rows = []
     for fraction in fractions:

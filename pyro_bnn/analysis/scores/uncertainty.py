@@ -34,7 +34,11 @@ def _check_draws(draws: Tensor, name: str) -> None:
 
 
 def mutual_information(log_probs: Tensor) -> Tensor:
-    """Mean over draws of KL(p_s || p), in nats: log-probabilities (S, N, K) -> (N,)."""
+    """
+    Mean over draws of KL(p_s || p), in nats: log-probabilities (S, N, K) -> (N,).
+
+    :param log_probs: log-probabilities of the draws, (S, N, K).
+    """
     _check_draws(log_probs, "log_probs")
     check_log_probs(log_probs, shape="(..., K)")
     p = log_probs.exp()
@@ -43,7 +47,11 @@ def mutual_information(log_probs: Tensor) -> Tensor:
 
 
 def entropy_decomposition(log_probs: Tensor) -> Uncertainty:
-    """Return total, aleatoric and epistemic uncertainty (N,) in nats of draws of log-probabilities (S, N, K)."""
+    """
+    Return total, aleatoric and epistemic uncertainty (N,) in nats of draws of log-probabilities (S, N, K).
+
+    :param log_probs: log-probabilities of the draws, (S, N, K).
+    """
     _check_draws(log_probs, "log_probs")
     check_log_probs(log_probs, shape="(..., K)")
     total, aleatoric = entropy_of_rows(log_mean_exp(log_probs)), entropy_of_rows(log_probs).mean(0)
@@ -51,7 +59,12 @@ def entropy_decomposition(log_probs: Tensor) -> Uncertainty:
 
 
 def variance_decomposition(means: Tensor, sds: Tensor) -> Uncertainty:
-    """Return total, aleatoric and epistemic variance of draws N(m_s, sd_s^2), (S, N) or (S, N, D)."""
+    """
+    Return total, aleatoric and epistemic variance of draws N(m_s, sd_s^2), (S, N) or (S, N, D).
+
+    :param means: the draws' means (S, N) or (S, N, D).
+    :param sds: their standard deviations, in the shape of `means`.
+    """
     _check_draws(means, "means")
     if sds.ndim and sds.shape != means.shape and sds.shape != means.shape[1:]:
         raise ValueError(

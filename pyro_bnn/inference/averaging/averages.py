@@ -94,7 +94,12 @@ class RunningMoments:
 
     @torch.no_grad()
     def update(self, mu: Tensor, sigma: Tensor | None = None) -> None:
-        """Take a snapshot: means (P,) and standard deviations (P,), none for a point."""
+        """
+        Take a snapshot: means (P,) and standard deviations (P,), none for a point.
+
+        :param mu: means (P,).
+        :param sigma: standard deviations (P,), None for a point.
+        """
         mu = mu.detach().double()
         within = torch.zeros_like(mu) if sigma is None else sigma.detach().double().square()
         if not self._sums:
@@ -151,7 +156,12 @@ class RunningMoments:
         return self.between if self.mode == "trajectory" else self.within + self.between
 
     def low_rank(self, *, literal: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """Return mean (P,), diagonal (P,) and factor (P, R) of the low-rank covariance above."""
+        """
+        Return mean (P,), diagonal (P,) and factor (P, R) of the low-rank covariance above.
+
+        :param literal: the diagonal of the paper as printed, half of the variances, not that which leaves them as they
+            are.
+        """
         if len(self._deviations) < 2:
             raise RuntimeError(
                 f"{len(self._deviations)} snapshots are kept and a covariance needs 2: keep more with rank=, start "
@@ -168,7 +178,11 @@ class RunningMoments:
         return {"count": self.count, "sums": {**self._sums, **means}, "deviations": list(self._deviations)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up what `state_dict` returned."""
+        """
+        Take up what `state_dict` returned.
+
+        :param state: what `state_dict` returned.
+        """
         sums = dict(state["sums"])
         self._means = Welford()
         if sums:
@@ -202,6 +216,12 @@ def refresh_batch_norm(
 
     So they belong to the weights that predictions will use; the random state is left as it was. A model without such
     layers is left alone.
+
+    :param model: the Pyro program.
+    :param guide: its guide.
+    :param data: training rows, in any form that `fit` takes.
+    :param batch_size: rows of a batch.
+    :param seed: of the draws.
     """
     layers = _norm_layers(model)
     if not layers:

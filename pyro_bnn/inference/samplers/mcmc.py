@@ -251,9 +251,12 @@ def run_chain(
     :param data: all training rows, (x, y) or a Split.
     :param kernel: 'nuts', or 'hmc' with a fixed `trajectory_length`.
     :param warmup: adaptation steps, whose draws are thrown away.
+    :param draws: S, draws after the warm-up.
     :param seed: of the chain; other chains take others.
     :param eta: tempering, the likelihood to the power 1 / eta.
     :param temperature: of a cold posterior, everything to the power 1 / temperature.
+    :param max_tree_depth: NUTS doubles its trajectory at most so often.
+    :param target_accept: the acceptance that the step size is adapted to.
     :param hook: called with the number of every transition.
     :param trace: whether to record the program: see :class:`Potential`.
     """

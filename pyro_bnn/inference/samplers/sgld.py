@@ -78,6 +78,7 @@ class SGLD(Optimizer):
     """
     Stochastic gradient Langevin dynamics for a loss per datum.
 
+    :param params: the parameters, as for every torch optimizer.
     :param lr: alpha.
     :param num_data: N.
     :param temperature: T.
@@ -125,7 +126,11 @@ class SGLD(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Move every parameter that has a gradient."""
+        """
+        Move every parameter that has a gradient.
+
+        :param closure: evaluates the loss anew, as in torch; may be None.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -25,6 +25,10 @@ class DenseNet121(nn.Module):
     """
     DenseNet-121; it maps images (B, C, H, W) to logits (B, K).
 
+    :param input_shape: the shape of one input, without the rows.
+    :param outputs: K, the outputs that are needed.
+    :param in_channels: C, the channels of an image.
+    :param num_classes: K, the number of outputs.
     :param growth: k, the maps that every layer adds; the stem has twice as many.
     :param blocks: layers of each of the four blocks; 121 counts the published ones, two weights each, with the rest.
     """
@@ -59,6 +63,10 @@ class DenseNet121(nn.Module):
         self.classifier = net.classifier
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (B, K) for images (B, C, H, W)."""
+        """
+        Return logits (B, K) for images (B, C, H, W).
+
+        :param x: images (B, C, H, W).
+        """
         x = F.relu(self.features(x))  # (B, 1024, H / 8, W / 8)
         return self.classifier(x.mean((2, 3)))  # type: ignore[no-any-return]

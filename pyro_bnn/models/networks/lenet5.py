@@ -18,7 +18,15 @@ __all__ = ["LeNet5"]
 
 @final
 class LeNet5(nn.Module):
-    """LeNet-5 for images of 28x28 or 32x32 pixels."""
+    """
+    LeNet-5 for images of 28x28 or 32x32 pixels.
+
+    :param input_shape: the shape of one input, without the rows.
+    :param outputs: K, the outputs that are needed.
+    :param in_channels: C, the channels of an image.
+    :param num_classes: K, the number of outputs.
+    :param image_size: H = W, the pixels of a side.
+    """
 
     sized_for = staticmethod(sizes.square_images)
 
@@ -34,7 +42,11 @@ class LeNet5(nn.Module):
         self.fc3 = nn.Linear(84, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (B, K) for images (B, C, H, W)."""
+        """
+        Return logits (B, K) for images (B, C, H, W).
+
+        :param x: images (B, C, H, W).
+        """
         x = max_pool_2x2(F.relu(self.conv1(x)))  # (B, 6, 14, 14)
         x = max_pool_2x2(F.relu(self.conv2(x)))  # (B, 16, 5, 5)
         x = F.relu(self.fc1(x.flatten(1)))  # (B, 120)

@@ -16,7 +16,16 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "s
 
 @final
 class MLP(nn.Module):
-    """Dense layers of the given widths; inputs of any shape are flattened to D = prod(in_features)."""
+    """
+    Dense layers of the given widths; inputs of any shape are flattened to D = prod(in_features).
+
+    :param input_shape: the shape of one input, without the rows.
+    :param outputs: K, the outputs that are needed.
+    :param in_features: D, the numbers of an input, or their shape.
+    :param out_features: K, the number of outputs.
+    :param hidden: the widths of the hidden layers; none is a linear model.
+    :param activation: "relu", "tanh" or "silu".
+    """
 
     sized_for = staticmethod(sizes.flat)
 
@@ -41,7 +50,11 @@ class MLP(nn.Module):
         self.activation = _ACTIVATIONS[activation]()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return outputs (B, K) for inputs (B, ...)."""
+        """
+        Return outputs (B, K) for inputs (B, ...).
+
+        :param x: inputs (B, ...).
+        """
         x = x.flatten(1)  # (B, D)
         for layer in self.layers[:-1]:
             x = self.activation(layer(x))

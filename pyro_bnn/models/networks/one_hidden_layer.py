@@ -27,8 +27,12 @@ class OneHiddenLayer(nn.Module):
     """
     One hidden layer whose output is the mean over units; inputs of any shape are flattened.
 
+    :param input_shape: the shape of one input, without the rows.
+    :param outputs: K, the outputs that are needed.
     :param in_features: D, or a shape to be flattened.
+    :param out_features: K, the number of outputs.
     :param units: N.
+    :param activation: "relu" or "tanh".
     :param bias: whether the hidden units have one, c_j.
     """
 
@@ -59,6 +63,10 @@ class OneHiddenLayer(nn.Module):
         self.outer = nn.Linear(units, out_features, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return outputs (B, K) for inputs (B, ...)."""
+        """
+        Return outputs (B, K) for inputs (B, ...).
+
+        :param x: inputs (B, ...).
+        """
         hidden = self.activation(self.inner(x.flatten(1)))  # (B, N)
         return self.outer(hidden) / self.units  # type: ignore[no-any-return]

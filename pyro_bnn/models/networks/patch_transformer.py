@@ -24,8 +24,13 @@ class PatchTransformer(nn.Module):
     """
     A vision transformer; it maps images (B, C, H, W) to logits (B, K).
 
+    :param input_shape: the shape of one input, without the rows.
+    :param outputs: K, the outputs that are needed.
+    :param in_channels: C, the channels of an image.
+    :param num_classes: K, the number of outputs.
     :param image_size: height and width in pixels, a multiple of `patch_size`.
     :param width: D, a multiple of `heads`.
+    :param depth: how many blocks of attention.
     :param hidden: units between the two dense layers of a block.
     """
 
@@ -68,5 +73,9 @@ class PatchTransformer(nn.Module):
         self.net.heads = nn.Linear(width, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (B, K) for images (B, C, H, W)."""
+        """
+        Return logits (B, K) for images (B, C, H, W).
+
+        :param x: images (B, C, H, W).
+        """
         return self.net(x)  # type: ignore[no-any-return]

@@ -13,7 +13,15 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {"identity": nn.Identity, "relu": nn.
 
 @final
 class Perceptron(nn.Module):
-    """One dense unit per output with an activation, by default the ReLU."""
+    """
+    One dense unit per output with an activation, by default the ReLU.
+
+    :param input_shape: the shape of one input, without the rows.
+    :param outputs: K, the outputs that are needed.
+    :param in_features: D, the numbers of an input, or their shape.
+    :param out_features: K, the number of outputs.
+    :param activation: "relu" or "identity".
+    """
 
     sized_for = staticmethod(sizes.flat)
 
@@ -28,5 +36,9 @@ class Perceptron(nn.Module):
         self.activation = _ACTIVATIONS[activation]()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return outputs (B, K) for inputs (B, D)."""
+        """
+        Return outputs (B, K) for inputs (B, D).
+
+        :param x: inputs (B, D).
+        """
         return self.activation(self.unit(x.flatten(1)))  # type: ignore[no-any-return]

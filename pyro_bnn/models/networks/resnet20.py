@@ -47,6 +47,10 @@ class ResNet20(nn.Module):
     """
     ResNet-20; it maps images (B, C, H, W) to logits (B, K).
 
+    :param input_shape: the shape of one input, without the rows.
+    :param outputs: K, the outputs that are needed.
+    :param in_channels: C, the channels of an image.
+    :param num_classes: K, the number of outputs.
     :param width: the maps of the first stage; the next two have twice and four times as many.
     """
 
@@ -72,7 +76,11 @@ class ResNet20(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (B, K) for images (B, C, H, W)."""
+        """
+        Return logits (B, K) for images (B, C, H, W).
+
+        :param x: images (B, C, H, W).
+        """
         x = x.movedim(1, -1).contiguous().movedim(-1, 1)  # maps last in memory, as convolutions on a CPU like it
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)  # (B, 16, H, W)
         x = self.stage3(self.stage2(self.stage1(x)))  # (B, 64, H / 4, W / 4)

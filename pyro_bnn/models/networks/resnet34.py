@@ -37,6 +37,10 @@ class ResNet34(nn.Module):
     """
     ResNet-34; it maps images (B, C, H, W) to logits (B, K).
 
+    :param input_shape: the shape of one input, without the rows.
+    :param outputs: K, the outputs that are needed.
+    :param in_channels: C, the channels of an image.
+    :param num_classes: K, the number of outputs.
     :param width: the maps of the first stage; each further one has twice as many.
     """
 
@@ -61,7 +65,11 @@ class ResNet34(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (B, K) for images (B, C, H, W)."""
+        """
+        Return logits (B, K) for images (B, C, H, W).
+
+        :param x: images (B, C, H, W).
+        """
         x = F.relu(self.bn1(self.conv1(x)))  # (B, 64, H, W)
         x = self.layer2(self.layer1(x))  # (B, 128, H / 2, W / 2)
         x = self.layer4(self.layer3(x))  # (B, 512, H / 8, W / 8)

@@ -41,6 +41,11 @@ class VGG(nn.Sequential):
     """
     VGG as one chain; it maps images (B, C, H, W) to logits (B, K).
 
+    :param input_shape: the shape of one input, without the rows.
+    :param outputs: K, the outputs that are needed.
+    :param in_channels: C, the channels of an image.
+    :param num_classes: K, the number of outputs.
+    :param image_size: H = W, the pixels of a side.
     :param depth: 11, 13, 16 or 19.
     :param width: multiplies the maps of every convolution (64 to 512 at 1).
     :param batch_norm: normalise after every convolution.

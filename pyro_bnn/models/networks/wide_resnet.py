@@ -53,6 +53,10 @@ class WideResNet(nn.Module):
     """
     WRN-depth-widen; it maps images (B, C, H, W) to logits (B, K).
 
+    :param input_shape: the shape of one input, without the rows.
+    :param outputs: K, the outputs that are needed.
+    :param in_channels: C, the channels of an image.
+    :param num_classes: K, the number of outputs.
     :param depth: 6 n + 4, for instance 10, 16, 22, 28 or 40.
     :param widen: k, by which the maps of every stage are multiplied.
     """
@@ -80,7 +84,11 @@ class WideResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (B, K) for images (B, C, H, W)."""
+        """
+        Return logits (B, K) for images (B, C, H, W).
+
+        :param x: images (B, C, H, W).
+        """
         x = self.stage1(self.conv1(x))  # (B, 16 k, H, W)
         x = self.stage3(self.stage2(x))  # (B, 64 k, H / 4, W / 4)
         return self.fc(F.relu(self.bn(x)).mean((2, 3)))  # type: ignore[no-any-return]
