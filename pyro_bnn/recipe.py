@@ -216,7 +216,7 @@ class Recipe(BaseModel):
     num_samples: int = Field(100, ge=1, description="draws by which the test rows are scored")
     device: str = Field("cpu", description="cpu, cuda, cuda:1, mps: where the tensors are")
     budget: Literal["cpu", "paper"] = Field("cpu", description="which size is in force: a CPU's, or the source's own")
-    paper: dict[str, Any] = Field({}, description="what changes under `budget = \"paper\"`")
+    paper: dict[str, Any] = Field({}, description='what changes under `budget = "paper"`')
 
     @model_validator(mode="before")
     @classmethod

@@ -143,6 +143,7 @@ _TABLES: dict[str, str] = {
 }
 
 KINDS: tuple[str, ...] = tuple(BUILT_IN)
+"""What can be registered: models, priors, guides, ..."""
 
 _REGISTERED: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
 

@@ -47,6 +47,7 @@ __all__ = [
 ]
 
 IntervalScore: TypeAlias = Literal["normalised", "cqr"]
+"""How far a target is from its prediction: in standard deviations, or beyond the ends of the interval."""
 
 _FINEST = 10**9
 """Levels are taken as the fraction that they were written as: 0.9 is nine tenths."""

@@ -35,6 +35,7 @@ from pyro_bnn.posterior import Posterior
 __all__ = ["ConformalSets", "SetScore", "class_scores", "conformal_sets"]
 
 SetScore: TypeAlias = Literal["lac", "aps", "raps"]
+"""Which score orders the classes of a row: the smallest sets, adaptive ones, or adaptive ones with short tails."""
 
 _CALIBRATION, _PREDICTION = 0, 1
 """The streams of u: what is drawn for calibration rows is independent of what is drawn for others."""

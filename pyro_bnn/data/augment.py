@@ -69,3 +69,4 @@ AUGMENTATIONS: dict[str, Callable[[Tensor, torch.Generator | None], Tensor]] = {
     "flip": flip,
     "crop_flip": crop_flip,
 }
+"""Augmentations by the name that a recipe gives."""

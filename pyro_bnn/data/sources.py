@@ -41,6 +41,7 @@ _TOYS = ("and", "toy-line", "toy-cubic")
 _EMBEDDED = ("mnist-mini", *_TOYS)
 
 DATASETS: tuple[str, ...] = ("mnist-mini", *_TORCHVISION, *_TOYS)
+"""The data sets that are known by name."""
 
 _DIGITS = tuple("0123456789")
 _CLASS_NAMES = {

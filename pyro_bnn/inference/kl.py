@@ -361,6 +361,7 @@ KL_WEIGHTS: dict[str, Callable[..., KLWeight]] = {
     "tempered": tempered,
     "balanced": balanced,
 }
+"""Weights of the KL by the name that a recipe gives."""
 
 
 def from_spec(spec: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | KLWeight) -> KLWeight:

@@ -43,6 +43,7 @@ __all__ = [
 ]
 
 Task: TypeAlias = Literal["classification", "regression", "counts"]
+"""What a likelihood is for."""
 
 _NO_LABEL = -(2**31)
 """No class has this label; torch gives the label to ignore the probability 1."""

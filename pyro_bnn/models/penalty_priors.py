@@ -158,7 +158,7 @@ def target_variance(variance: Variance, module: nn.Module | None, parameter: Ten
     """
     Return the variance that the scheme gives each weight of `parameter`, owned by `module`.
 
-    :param variance: of each weight: "fan_in" (1 / n_in), "glorot", "kaiming", or a function of layer and parameter.
+    :param variance: of each weight: "fan_in" (1 / n_in), "glorot", "kaiming", or a function of (n_in, n_out).
     """
     _check_variance(variance)
     scheme = variance if callable(variance) else _SCHEMES[variance]
@@ -498,7 +498,7 @@ class L2Prior(Prior):
     """
     The Normal prior of the L2 penalty, with the variance of a scheme.
 
-    :param variance: of each weight: "fan_in" (1 / n_in), "glorot", "kaiming", or a function of layer and parameter.
+    :param variance: of each weight: "fan_in" (1 / n_in), "glorot", "kaiming", or a function of (n_in, n_out).
     """
 
     variance: Variance = "fan_in"
@@ -517,7 +517,7 @@ class L1Prior(Prior):
     """
     The Laplace prior of the L1 penalty, with the variance of a scheme.
 
-    :param variance: of each weight: "fan_in" (1 / n_in), "glorot", "kaiming", or a function of layer and parameter.
+    :param variance: of each weight: "fan_in" (1 / n_in), "glorot", "kaiming", or a function of (n_in, n_out).
     """
 
     variance: Variance = "fan_in"
@@ -541,7 +541,7 @@ class GroupLassoPrior(Prior):
     The prior of the group lasso over incoming or outgoing weights, with the variance of a scheme.
 
     :param groups: the weights into a unit, or out of one.
-    :param variance: of each weight: "fan_in" (1 / n_in), "glorot", "kaiming", or a function of layer and parameter.
+    :param variance: of each weight: "fan_in" (1 / n_in), "glorot", "kaiming", or a function of (n_in, n_out).
     """
 
     groups: Groups = "incoming"

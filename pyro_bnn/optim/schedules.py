@@ -306,6 +306,7 @@ SCHEDULES: Mapping[str, type[Schedule]] = {
     "twin_plateau": TwinPlateau,
     "warmup": WarmUp,
 }
+"""Schedules by the name that a recipe gives."""
 
 
 def _built_in(name: str) -> type[Schedule]:

@@ -711,3 +711,4 @@ OPTIMIZERS: Mapping[str, type[TorchOptim]] = {
     "sgd": SGD,
     "yellowfin": YellowFin,
 }
+"""Optimizers by the name that a recipe gives."""

@@ -79,7 +79,9 @@ INFO = {
 """The keys of a posterior's info, and what they say."""
 
 TENSORS = "posterior.safetensors"
+"""The file of a saved posterior's tensors."""
 DESCRIPTION = "posterior.json"
+"""The file of names and numbers, from which model and guide are built again."""
 
 
 @final

@@ -99,7 +99,12 @@ class FinishedRun:
 
 @border("the run cannot be opened", "give a run folder as it was written")
 def open_run(path: str | Path, data_root: str | Path | None = None) -> FinishedRun:
-    """Open a run folder or a shipped posterior with its data."""
+    """
+    Open a run folder or a shipped posterior with its data.
+
+    :param path: a run folder, one that `Posterior.save` wrote, or the name of a shipped posterior.
+    :param data_root: folder of the data sets; default `PYRO_BNN_DATA`, else the cache.
+    """
     posterior = load(path)
     saved = posterior.info.get("recipe")
     if saved is None:
@@ -237,11 +242,14 @@ def report(
     """
     Write `report.html` of a run, or of any posterior with data, and return where it is.
 
+    :param path: a run folder, one that `Posterior.save` wrote, or the name of a shipped posterior.
     :param out: the folder to write to, made where it is not there; default the run folder.
-    :param data: a data set's name or file whose test rows are scored; default those of the run's recipe. A posterior
-        that was not trained from a recipe needs it.
     :param twin: another run on the same data to show beside, usually deterministic; default the run's folder `twin`.
     :param ood: data sets to tell apart from the test rows; default see `default_unfamiliar`.
+    :param num_samples: draws to score with; default the recipe's.
+    :param data_root: folder of the data sets; default `PYRO_BNN_DATA`, else the cache.
+    :param data: a data set's name or file whose test rows are scored; default those of the run's recipe. A posterior
+        that was not trained from a recipe needs it.
     """
     if data is not None:
         if twin is not None:
@@ -371,8 +379,11 @@ def compare(
     """
     Score runs on the same test rows: metrics, held-out elpd with paired differences, and seconds of training.
 
+    :param paths: run folders or names of shipped posteriors.
+    :param num_samples: draws to score with; default the recipe's.
     :param ood: a data set to tell apart from the test rows, for a column of AUROC by entropy; default the sister set
         if it is at hand, else noise.
+    :param data_root: folder of the data sets; default `PYRO_BNN_DATA`, else the cache.
     """
     if len(paths) < 2:
         raise ValueError(f"{len(paths)} run to compare: give at least two")

@@ -37,6 +37,7 @@ __all__ = ["DONT_KNOW", "predict_files", "read_inputs"]
 Array: TypeAlias = NDArray[Any]
 
 DONT_KNOW = "don't know"
+"""The answer to an input that no class is probable enough for."""
 
 _IMAGES = (".png", ".jpg", ".jpeg")
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Results", "Scale", "Study", "Trial"]
 
 Scale: TypeAlias = Literal["smoke", "cpu", "source"]
+"""The size of a study: a look at whether it runs, what a CPU does in reasonable time, the source's own."""
 
 _NO_PART_OF_A_RESULT = ("name", "description", "source", "device", "budget", "paper")
 

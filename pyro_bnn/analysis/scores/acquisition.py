@@ -18,6 +18,7 @@ from pyro_bnn.posterior import Posterior
 __all__ = ["Score", "acquire", "acquisition_scores"]
 
 Score = Literal["bald", "entropy", "variance"]
+"""What a label is wanted for: mutual information, entropy, or the variance of a regression."""
 
 
 def acquisition_scores(

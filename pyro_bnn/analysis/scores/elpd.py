@@ -22,6 +22,7 @@ from pyro_bnn.analysis.arviz.versions import compared, held_out, plot_compared
 __all__ = ["TITLE", "compare_held_out", "held_out_elpd", "plot_held_out"]
 
 TITLE = "held-out elpd"
+"""What the figures of such comparisons are called: not LOO."""
 
 _RENAMED = {"elpd_loo": "held_out_elpd", "elpd_diff": "difference", "dse": "se_difference"}
 

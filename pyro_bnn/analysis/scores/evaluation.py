@@ -158,6 +158,7 @@ class RealEvaluation:
 
 
 Evaluation: TypeAlias = ClassEvaluation | RealEvaluation
+"""What `evaluate_rows` returns, for classes and for numbers."""
 
 
 def in_units(posterior: Posterior, y: Any) -> Tensor:

@@ -59,6 +59,7 @@ __all__ = [
 ]
 
 Variance = Literal["total", "within", "trajectory", "literal"]
+"""Which deviations an average has; see :class:`HWA`."""
 
 SMALLEST_SD = 1e-8
 """What a guide takes for a standard deviation of 0."""

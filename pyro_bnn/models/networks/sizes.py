@@ -14,14 +14,24 @@ __all__ = ["channels", "flat", "square_images"]
 
 
 def channels(input_shape: Sequence[int], outputs: int) -> dict[str, Any]:
-    """Return arguments for images of any size (C, H, W)."""
+    """
+    Return arguments for images of any size (C, H, W).
+
+    :param input_shape: the shape of one input, without the rows.
+    :param outputs: K, how many outputs are needed.
+    """
     if len(input_shape) != 3:
         raise ValueError(f"the data have inputs of shape {tuple(input_shape)}, not images: use model='mlp'")
     return {"in_channels": input_shape[0], "num_classes": outputs}
 
 
 def square_images(input_shape: Sequence[int], outputs: int) -> dict[str, Any]:
-    """Return arguments for images (C, H, H)."""
+    """
+    Return arguments for images (C, H, H).
+
+    :param input_shape: the shape of one input, without the rows.
+    :param outputs: K, how many outputs are needed.
+    """
     sizes = channels(input_shape, outputs)
     _, height, width = input_shape
     if height != width:
@@ -30,5 +40,10 @@ def square_images(input_shape: Sequence[int], outputs: int) -> dict[str, Any]:
 
 
 def flat(input_shape: Sequence[int], outputs: int) -> dict[str, Any]:
-    """Return arguments for inputs that are laid out as one vector."""
+    """
+    Return arguments for inputs that are laid out as one vector.
+
+    :param input_shape: the shape of one input, without the rows.
+    :param outputs: K, how many outputs are needed.
+    """
     return {"in_features": prod(input_shape), "out_features": outputs}
