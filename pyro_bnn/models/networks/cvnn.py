@@ -23,8 +23,6 @@ class CVNN(nn.Sequential):
     """
     Two convolutions and two dense layers, as one chain; it maps images (B, C, H, W) to logits (B, K).
 
-    :param input_shape: the shape of one input, without the rows.
-    :param outputs: K, the outputs that are needed.
     :param in_channels: C, the channels of an image.
     :param num_classes: K, the number of outputs.
     :param image_size: height and width in pixels, 4 or more.

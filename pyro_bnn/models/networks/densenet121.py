@@ -25,8 +25,6 @@ class DenseNet121(nn.Module):
     """
     DenseNet-121; it maps images (B, C, H, W) to logits (B, K).
 
-    :param input_shape: the shape of one input, without the rows.
-    :param outputs: K, the outputs that are needed.
     :param in_channels: C, the channels of an image.
     :param num_classes: K, the number of outputs.
     :param growth: k, the maps that every layer adds; the stem has twice as many.

@@ -21,8 +21,6 @@ class LeNet5(nn.Module):
     """
     LeNet-5 for images of 28x28 or 32x32 pixels.
 
-    :param input_shape: the shape of one input, without the rows.
-    :param outputs: K, the outputs that are needed.
     :param in_channels: C, the channels of an image.
     :param num_classes: K, the number of outputs.
     :param image_size: H = W, the pixels of a side.

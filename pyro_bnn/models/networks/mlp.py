@@ -19,8 +19,6 @@ class MLP(nn.Module):
     """
     Dense layers of the given widths; inputs of any shape are flattened to D = prod(in_features).
 
-    :param input_shape: the shape of one input, without the rows.
-    :param outputs: K, the outputs that are needed.
     :param in_features: D, the numbers of an input, or their shape.
     :param out_features: K, the number of outputs.
     :param hidden: the widths of the hidden layers; none is a linear model.

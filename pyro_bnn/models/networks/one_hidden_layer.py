@@ -27,8 +27,6 @@ class OneHiddenLayer(nn.Module):
     """
     One hidden layer whose output is the mean over units; inputs of any shape are flattened.
 
-    :param input_shape: the shape of one input, without the rows.
-    :param outputs: K, the outputs that are needed.
     :param in_features: D, or a shape to be flattened.
     :param out_features: K, the number of outputs.
     :param units: N.

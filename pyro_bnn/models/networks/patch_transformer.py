@@ -24,8 +24,6 @@ class PatchTransformer(nn.Module):
     """
     A vision transformer; it maps images (B, C, H, W) to logits (B, K).
 
-    :param input_shape: the shape of one input, without the rows.
-    :param outputs: K, the outputs that are needed.
     :param in_channels: C, the channels of an image.
     :param num_classes: K, the number of outputs.
     :param image_size: height and width in pixels, a multiple of `patch_size`.

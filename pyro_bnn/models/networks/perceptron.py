@@ -16,8 +16,6 @@ class Perceptron(nn.Module):
     """
     One dense unit per output with an activation, by default the ReLU.
 
-    :param input_shape: the shape of one input, without the rows.
-    :param outputs: K, the outputs that are needed.
     :param in_features: D, the numbers of an input, or their shape.
     :param out_features: K, the number of outputs.
     :param activation: "relu" or "identity".

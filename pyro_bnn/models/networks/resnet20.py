@@ -47,8 +47,6 @@ class ResNet20(nn.Module):
     """
     ResNet-20; it maps images (B, C, H, W) to logits (B, K).
 
-    :param input_shape: the shape of one input, without the rows.
-    :param outputs: K, the outputs that are needed.
     :param in_channels: C, the channels of an image.
     :param num_classes: K, the number of outputs.
     :param width: the maps of the first stage; the next two have twice and four times as many.

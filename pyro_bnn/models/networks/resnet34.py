@@ -37,8 +37,6 @@ class ResNet34(nn.Module):
     """
     ResNet-34; it maps images (B, C, H, W) to logits (B, K).
 
-    :param input_shape: the shape of one input, without the rows.
-    :param outputs: K, the outputs that are needed.
     :param in_channels: C, the channels of an image.
     :param num_classes: K, the number of outputs.
     :param width: the maps of the first stage; each further one has twice as many.

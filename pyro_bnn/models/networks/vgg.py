@@ -41,8 +41,6 @@ class VGG(nn.Sequential):
     """
     VGG as one chain; it maps images (B, C, H, W) to logits (B, K).
 
-    :param input_shape: the shape of one input, without the rows.
-    :param outputs: K, the outputs that are needed.
     :param in_channels: C, the channels of an image.
     :param num_classes: K, the number of outputs.
     :param image_size: H = W, the pixels of a side.

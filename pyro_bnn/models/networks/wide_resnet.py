@@ -53,8 +53,6 @@ class WideResNet(nn.Module):
     """
     WRN-depth-widen; it maps images (B, C, H, W) to logits (B, K).
 
-    :param input_shape: the shape of one input, without the rows.
-    :param outputs: K, the outputs that are needed.
     :param in_channels: C, the channels of an image.
     :param num_classes: K, the number of outputs.
     :param depth: 6 n + 4, for instance 10, 16, 22, 28 or 40.
