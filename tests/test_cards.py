@@ -1,5 +1,6 @@
 """Model cards: what is in them, that their commands and numbers come out again, and the README's table."""
 
+import csv
 import json
 import re
 import shlex
@@ -503,6 +504,23 @@ def test_shipped_cards_come_out_again(name: str) -> None:
 @pytest.mark.parametrize("name", [n for n in shipped_cards() if read_card(n)["data"]["name"] != "mnist-mini"])
 def test_shipped_cards_on_larger_data_come_out_again(name: str) -> None:
     again(name)
+
+
+def test_the_site_has_the_table_of_what_is_shipped(tmp_path: Path) -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    (tmp_path / "zoo.md").write_text((docs / "zoo.md").read_text())
+    assert main(["--site", str(tmp_path)]) == 0
+    assert (tmp_path / "zoo.md").read_text() == (docs / "zoo.md").read_text()
+    assert (tmp_path / "zoo.csv").read_text() == (docs / "zoo.csv").read_text()
+    with (docs / "zoo.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    card = read_card("lenet5-mnist")
+    ours, twin, scaled = [row for row in rows if row["name"] == "lenet5-mnist"]
+    assert {row["name"] for row in rows} == set(shipped_cards())
+    assert [row["side"] for row in (ours, twin, scaled)] == ["posterior", "twin", "twin, scaled"]
+    assert float(ours["pred_nll"]) == pytest.approx(card["mean"]["s_draws"]["pred_nll"], rel=1e-5)
+    assert float(twin["accuracy"]) == pytest.approx(card["twin"]["mean"]["raw"]["accuracy"], rel=1e-5)
+    assert float(scaled["ece"]) == pytest.approx(card["twin"]["mean"]["scaled"]["ece"], rel=1e-5)
 
 
 def test_the_readme_has_the_table_of_what_is_shipped() -> None:

@@ -42,7 +42,9 @@ def on_page_content(html: str, **_: Any) -> str:
 
     def formula(match: re.Match[str]) -> str:
         display = "block" if match[1] == "div" else "inline"
-        latex = unescape(match[2]).strip().removeprefix("\\(").removesuffix("\\)").removeprefix("\\[").removesuffix("\\]")
+        latex = (
+            unescape(match[2]).strip().removeprefix("\\(").removesuffix("\\)").removeprefix("\\[").removesuffix("\\]")
+        )
         return str(convert(latex, display=display))
 
     return re.sub(r'<(span|div) class="arithmatex">(.*?)</\1>', formula, html, flags=re.DOTALL)

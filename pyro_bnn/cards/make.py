@@ -45,7 +45,7 @@ from pyro_bnn.analysis.scores.ood import accumulate, auroc, gaussian_noise, ood_
 from pyro_bnn.assemble import resolve
 from pyro_bnn.cards.curve import learning_curves
 from pyro_bnn.cards.fair import is_deterministic, unequal
-from pyro_bnn.cards.text import markdown, readme_table
+from pyro_bnn.cards.text import csv_table, markdown, readme_table
 from pyro_bnn.cards.tuning import leaves, setting, settings_tried
 from pyro_bnn.common.errors import border
 from pyro_bnn.common.files import atomic_write, insert_between, write_text
@@ -68,6 +68,7 @@ __all__ = [
     "verify",
     "verify_noise",
     "write_readme",
+    "write_site",
 ]
 
 CARD, TEXT, CURVE, LABELS, NOISE, TWIN = "card.json", "card.md", "curve.svg", "labels.npy", "noise.npy", "twin"
@@ -611,15 +612,30 @@ def write_readme(path: str | Path) -> None:
     write_text(file, text)
 
 
+def write_site(folder: str | Path) -> None:
+    """
+    Put the table of the shipped cards into the site's page `zoo.md`, and the figures behind it into `zoo.csv`.
+
+    :param folder: where both are.
+    """
+    page, cards = Path(folder) / "zoo.md", [read_card(name) for name in shipped_cards()]
+    table = readme_table(cards, card_at="zoo/{name}/card.md")
+    write_text(page, insert_between(page.read_text(), "zoo", table.rstrip("\n")))
+    write_text(page.with_suffix(".csv"), csv_table(cards))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m pyro_bnn.cards", description="The cards of the zoo.")
     parser.add_argument("--readme", type=Path, help="the file to write the table into")
+    parser.add_argument("--site", type=Path, help="the folder with zoo.md, to write its table and zoo.csv into")
     parser.add_argument("--verify", nargs="*", metavar="NAME", help="score shipped posteriors again; default all")
     parser.add_argument("--data-root", type=Path, help="where data sets by name live")
     given = parser.parse_args(arguments)
-    if given.readme is None and given.verify is None:
-        parser.error("nothing to do: give --readme FILE or --verify")
+    if given.readme is None and given.site is None and given.verify is None:
+        parser.error("nothing to do: give --readme FILE, --site FOLDER or --verify")
+    if given.site is not None:
+        write_site(given.site)
     if given.readme is not None:
         write_readme(given.readme)
     failed = 0

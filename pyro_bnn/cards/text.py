@@ -1,11 +1,13 @@
-"""Model cards as text: the Markdown of one card, and the README's table of all. Pure functions of what is in a card."""
+"""Model cards as text: the Markdown of one card, and tables of all. Pure functions of what is in a card."""
 
-from collections.abc import Mapping, Sequence
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyro_bnn.common.shown import in_markdown, visible
 
-__all__ = ["markdown", "readme_table", "verdict"]
+__all__ = ["csv_table", "markdown", "readme_table", "verdict"]
 
 
 def _percent(value: float, digits: int = 2) -> str:
@@ -247,15 +249,84 @@ _HEAD = (
 )
 
 
-def readme_table(cards: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table of the zoo, a row per posterior and one for its twin, means over seeds; and what it says."""
+_SCORES = ("accuracy", "pred_nll", "ece", "brier", "confidence", "entropy", "epistemic")
+_CSV = (
+    *("name", "side", "model", "data", "method", "guide", "eta", "seeds", "draws", "epochs", "batch_size"),
+    *("rows_trained_on", "rows_of_test", "settings_tried", "bytes"),
+    *(column for score in _SCORES for column in (score, f"{score}_sd")),
+    *("seeds_inside_ece_null", "nll_minus_scaled_twin", "its_standard_error", "unequal", "made", "command"),
+)
+
+
+def csv_table(cards: Sequence[Mapping[str, Any]]) -> str:
+    """Return the figures of the zoo as CSV: a row for a posterior, its twin, and its twin scaled; means over seeds."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, _CSV, lineterminator="\n")
+    writer.writeheader()
+    for card in cards:
+        for row in _csv_rows(card):
+            writer.writerow({name: f"{v:.6g}" if isinstance(v, float) else v for name, v in row.items()})
+    return out.getvalue()
+
+
+def _csv_rows(card: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    recipe = card["recipe"]
+    common = {
+        "name": card["name"],
+        "model": recipe["model"],
+        "data": card["data"]["name"],
+        "rows_trained_on": card["data"]["train"],
+        "rows_of_test": card["data"]["test"],
+        "made": card["made"]["date"],
+    }
+    own = {
+        "side": "posterior",
+        "method": card["kind"],
+        "guide": recipe["guide"]["name"],
+        "eta": card["eta"],
+        "seeds": len(card["results"]),
+        "draws": card["num_samples"],
+        "epochs": recipe["epochs"],
+        "batch_size": recipe["batch_size"],
+        "settings_tried": _number_tried(card),
+        "bytes": card["shipped"]["bytes"],
+        "seeds_inside_ece_null": _inside_null([row["s_draws"] for row in card["results"]]),
+        "unequal": "; ".join(card.get("unequal", ())),
+        "command": card["command"],
+    }
+    if "scaled" in card.get("differences", {}):
+        d = card["differences"].get("both_scaled", card["differences"]["scaled"])["pred_nll"]
+        own |= {"nll_minus_scaled_twin": d["mean"], "its_standard_error": max(d["se_rows"], d.get("se_seeds", 0.0))}
+    yield common | own | _scores_of(card["mean"]["s_draws"])
+    if "twin" not in card:
+        return
+    twin = card["twin"]
+    other = {"seeds": len(twin["results"]), "settings_tried": _number_tried(twin), "command": twin["command"]}
+    inside = _inside_null([row["raw"] for row in twin["results"]])
+    yield common | other | {"side": "twin", "seeds_inside_ece_null": inside} | _scores_of(twin["mean"]["raw"])
+    if "scaled" in twin["mean"]:
+        yield common | other | {"side": "twin, scaled"} | _scores_of(twin["mean"]["scaled"])
+
+
+def _scores_of(column: Mapping[str, float]) -> dict[str, float]:
+    wanted = {name for score in _SCORES for name in (score, f"{score}_sd")}
+    return {name: value for name, value in column.items() if name in wanted}
+
+
+def readme_table(cards: Sequence[Mapping[str, Any]], card_at: str = "pyro_bnn/weights/{name}/card.md") -> str:
+    """
+    Return the table of the zoo, a row per posterior and one for its twin, means over seeds; and what it says.
+
+    :param cards: the cards, in the order of the rows.
+    :param card_at: where a card is, seen from the table.
+    """
     rows = []
     for card in cards:
         mean, results = card["mean"], card["results"]
         mark = "†" if card.get("unequal") else ""
         rows.append(
             [
-                f"[`{card['name']}`](pyro_bnn/weights/{card['name']}/card.md), eta {card['eta']:g}",
+                f"[`{card['name']}`]({card_at.format(name=card['name'])}), eta {card['eta']:g}",
                 *_scores(mean["s_draws"], mean.get("scaled"), [row["s_draws"] for row in results]),
                 f"{mean['s_draws']['epistemic']:.4f}",
                 *(_mean_of(results, _NOISE, score) for score in ("entropy", "confidence")),
@@ -274,13 +345,17 @@ def readme_table(cards: Sequence[Mapping[str, Any]]) -> str:
 def _scores(
     raw: Mapping[str, float], scaled: Mapping[str, float] | None, seeds: Sequence[Mapping[str, Any]]
 ) -> tuple[str, ...]:
-    inside = sum(row["ece"] <= row["ece_null"]["upper"] for row in seeds)
     return (
         _with_sd(raw, "accuracy", True),
         _with_sd(raw, "pred_nll"),
         "–" if scaled is None else f"{scaled['pred_nll']:.4f}",
-        f"{raw['ece']:.4f} ({inside}/{len(seeds)})",
+        f"{raw['ece']:.4f} ({_inside_null(seeds)}/{len(seeds)})",
     )
+
+
+def _inside_null(seeds: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many seeds have an ECE that a predictive which is right would have, too."""
+    return sum(row["ece"] <= row["ece_null"]["upper"] for row in seeds)
 
 
 def _gain(card: Mapping[str, Any]) -> str:

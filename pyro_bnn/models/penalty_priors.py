@@ -78,9 +78,9 @@ class GroupLayout(NamedTuple):
     """
     Where the groups of weights lie in a weight (A, B, ...).
 
-    `dim` is the dimension that counts them. `blocks` is 1; in a convolution of g groups of channels, of which the second
-    dimension counts the channels of one only, g: block b is rows b A / g to (b + 1) A / g, and has B groups of weights
-    of its own.
+    `dim` is the dimension that counts them. `blocks` is 1; in a convolution of g groups of channels, of which the
+    second dimension counts the channels of one only, g: block b is rows b A / g to (b + 1) A / g, and has B groups of
+    weights of its own.
     """
 
     dim: int
