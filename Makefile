@@ -7,7 +7,7 @@ OUT ?= runs/lenet5-mnist-mini
 OLDEST ?= python3.10
 NEWEST ?= python3.13
 
-.PHONY: train test test-all test-versions test-minima test-newest lint types dist-check notebooks bench torture format clean
+.PHONY: train test test-all test-versions test-minima test-newest lint types dist-check notebooks site bench torture format clean
 
 train: $(READY)
 	$(BIN)/pyro-bnn train lenet5-mnist-mini --out $(OUT)
@@ -42,6 +42,12 @@ format: $(READY)
 # sdist -> wheel, installed elsewhere and imported from there
 dist-check: $(READY)
 	$(BIN)/python .ci/dist_check.py
+
+# the documentation, into build/site/index.html; a dead link or a name without documentation stops it
+site: $(READY)
+	$(BIN)/python -m pip install --quiet -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python website/offline.py build/site
 
 notebooks: $(READY)
 	$(BIN)/python notebooks/execute.py

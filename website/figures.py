@@ -24,7 +24,9 @@ def main() -> None:
     generator = torch.Generator().manual_seed(3)
     x = torch.rand(20, 1, generator=generator) * 8 - 4
     y = x[:, 0] ** 3 + 3 * torch.randn(20, generator=generator)
-    model = BNN(MLP(1, 1, [50, 50], activation="silu"), priors.FanIn(2.0), likelihoods.LearnedGaussian(0.1), num_data=20)
+    model = BNN(
+        MLP(1, 1, [50, 50], activation="silu"), priors.FanIn(2.0), likelihoods.LearnedGaussian(0.1), num_data=20
+    )
     guide = AutoMeanFieldNormal(model)
     optim = PerSite(loc=Adam({"lr": 1e-2}), scale=Adam({"lr": 1e-2}), schedule=Cosine())
     fit(model, guide, optim, (x, y), epochs=2500, seed=0, standardise=True, kl=kl.tempered(0.08))
