@@ -47,7 +47,7 @@ dist-check: $(READY)
 site: $(READY)
 	$(BIN)/python -m pip install --quiet -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	$(BIN)/python website/offline.py build/site
+	$(BIN)/python website/check.py build/site
 
 notebooks: $(READY)
 	$(BIN)/python notebooks/execute.py

@@ -99,3 +99,13 @@ def test_nothing_is_fetched_from_elsewhere() -> None:
     config = (ROOT / "mkdocs.yml").read_text()
     assert "font: false" in config
     assert "http" not in config
+
+
+def test_what_is_fetched_is_found(tmp_path: Path) -> None:
+    found = runpy.run_path(str(ROOT / "website" / "check.py"))["fetched"]
+    (tmp_path / "a.html").write_text('<a href="https://pyro.ai">link</a><script src="assets/own.js"></script>')
+    (tmp_path / "a.css").write_text("body { background: url(paper.png); }")
+    assert found(tmp_path) == []
+    (tmp_path / "b.html").write_text('<script async src="https://elsewhere.org/x.js"></script><img src="//a.b/c.png">')
+    (tmp_path / "b.css").write_text("@import 'https://elsewhere.org/font.css';")
+    assert len(found(tmp_path)) == 3

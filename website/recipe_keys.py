@@ -1,7 +1,7 @@
 """
 The page on recipe keys, from the recipe's own model: `python website/recipe_keys.py` writes it.
 
-Every key comes with its type, its default and the sentence that the model has on it; every name that a key may hold with
+Every key comes with its type, its default and the sentence that the model has on it; every name that it may hold with
 the first line of what it stands for, and its numbers with their defaults. A test compares the page with this.
 """
 

@@ -37,28 +37,41 @@ _LOC_OR_SCALE = re.compile("^loc$|scale|cov_")  # the arguments of torch's distr
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Part of the gradient: of one kind, and of one site where the guide tells which entries are whose."""
+    """
+    Part of the gradient: of one kind, and of one site where the guide tells which entries are whose.
+
+    :param kind: "loc", "scale" or "other".
+    :param site: the site, or None for all of the kind.
+    :param size: how many parameters it has.
+    :param squared_mean: the squared norm of the mean gradient.
+    :param variance: the sum of the elementwise variances, the trace of the gradient's covariance.
+    """
 
     kind: str
     site: str | None
     size: int
     squared_mean: float
-    """The squared norm of the mean gradient."""
     variance: float
-    """The sum of the elementwise variances, the trace of the gradient's covariance."""
 
 
 @final
 @dataclass(frozen=True)
 class GradientVariance:
-    """Mean and variance of the gradient over `draws` draws, elementwise by parameter name."""
+    """
+    Mean and variance of the gradient over `draws` draws, elementwise by parameter name.
+
+    :param draws: how often the gradient was drawn.
+    :param mean: the mean, in the parameter's shape.
+    :param variance: the variance, likewise.
+    :param kinds: what each parameter is: "loc", "scale" or "other".
+    :param slices: (kind, site) -> (parameter, start, stop).
+    """
 
     draws: int
     mean: Mapping[str, Tensor]
     variance: Mapping[str, Tensor]
     kinds: Mapping[str, str]
     slices: Mapping[tuple[str, str], tuple[str, int, int]]
-    """(kind, site) -> (parameter, start, stop)."""
 
     def standard_error(self) -> dict[str, Tensor]:
         """Standard error of the mean gradient, elementwise."""

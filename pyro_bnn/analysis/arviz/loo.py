@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 Split = Literal["train", "validation", "test", "other"]
+"""What the rows of an export were to the training."""
 
 _NO_DENSITY = {
     "map": "a MAP estimate is one point",
