@@ -141,10 +141,10 @@ class OptimRecipe(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    loc: Named = Field({"name": "adam", "lr": 1e-3}, description="of the means")
-    scale: Named = Field({"name": "adam", "lr": 1e-3}, description="of the standard deviations")
-    other: Named = Field({"name": "adam", "lr": 1e-3}, description="of all else, such as a learned noise")
-    frozen: list[str] = Field([], description="groups that do not move: loc, scale or other")
+    loc: Named = Field(default={"name": "adam", "lr": 1e-3}, description="of the means")
+    scale: Named = Field(default={"name": "adam", "lr": 1e-3}, description="of the standard deviations")
+    other: Named = Field(default={"name": "adam", "lr": 1e-3}, description="of all else, such as a learned noise")
+    frozen: list[str] = Field(default=[], description="groups that do not move: loc, scale or other")
     alternate: Annotated[int, Field(ge=0, description="epochs that loc and scale train in turns; 0: together")] = 0
 
     @model_validator(mode="before")
@@ -185,38 +185,58 @@ class Recipe(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
-    name: str = Field("custom", description="what the run folder and the report are called")
-    description: str = Field("", description="one line for lists and reports")
-    source: str = Field("", description="the paper or code that it follows")
-    model: str | None = Field(None, description="a network by name or as 'package.module:Net'")
-    model_args: dict[str, Any] = Field({}, description="the network's arguments; sizes follow from the data by default")
-    program: str | None = Field(None, description="a hand-written program as 'package.module:program', not a network")
-    program_args: dict[str, Any] = Field({}, description="the program's arguments")
+    name: str = Field(default="custom", description="what the run folder and the report are called")
+    description: str = Field(default="", description="one line for lists and reports")
+    source: str = Field(default="", description="the paper or code that it follows")
+    model: str | None = Field(default=None, description="a network by name or as 'package.module:Net'")
+    model_args: dict[str, Any] = Field(
+        default={}, description="the network's arguments; sizes follow from the data by default"
+    )
+    program: str | None = Field(
+        default=None, description="a hand-written program as 'package.module:program', not a network"
+    )
+    program_args: dict[str, Any] = Field(default={}, description="the program's arguments")
     data: str = Field(description="a data set by name, or the path of a .npz or .csv")
-    data_args: dict[str, Any] = Field({}, description="what `load_data` is told beside: target, split, train_size, ...")
-    augment: str = Field("none", description="what is done to each batch of images: none, flip or crop_flip")
-    val_fraction: float = Field(0.1, ge=0, lt=1, description="share of the training rows set apart for validation")
-    prior: Named = Field({"name": "kaiming"}, description="the law of the weights before the data")
-    random: list[str] = Field([], description="patterns of the random parameters; none: all but normalisation layers")
-    likelihood: Named = Field({"name": "auto"}, description="what an output says about a target; auto: by the targets")
-    guide: Named = Field({"name": "mean_field"}, description="the variational family")
-    method: Named = Field({"name": "svi"}, description="how the posterior is made: svi, hwa, sgld, nuts, ...")
-    estimator: Named = Field({"name": "analytic"}, description="how the gradient of the KL is estimated")
-    kl: KL = Field("uniform", description="how the KL is spread over batches and epochs; several are multiplied")
-    eta: float = Field(1.0, gt=0, description="weight of the KL; below 1 the rows count 1 / eta times")
-    temperature: float = Field(1.0, gt=0, description="of a cold posterior; never together with an eta")
-    optim: OptimRecipe = Field(OptimRecipe(), description="the optimizers of means, deviations and all else")
-    schedule: Named = Field({"name": "constant"}, description="how the learning rates change")
-    epochs: int = Field(10, ge=1, description="how often all rows are seen")
-    batch_size: int = Field(100, ge=1, description="rows of a step, at most those there are")
-    patience: int = Field(0, ge=0, description="epochs without a better validation NLL before stopping; 0 is never")
-    val_samples: int = Field(1, ge=1, description="draws by which validation rows are scored after an epoch")
-    on_divergence: dict[str, Any] = Field({}, description="retries and factor: lower the rates, go on; none: stop")
-    seed: int = Field(0, ge=0, le=4_000_000_000, description="of everything that is random")
-    num_samples: int = Field(100, ge=1, description="draws by which the test rows are scored")
-    device: str = Field("cpu", description="cpu, cuda, cuda:1, mps: where the tensors are")
-    budget: Literal["cpu", "paper"] = Field("cpu", description="which size is in force: a CPU's, or the source's own")
-    paper: dict[str, Any] = Field({}, description='what changes under `budget = "paper"`')
+    data_args: dict[str, Any] = Field(
+        default={}, description="what `load_data` is told beside: target, split, train_size, ..."
+    )
+    augment: str = Field(default="none", description="what is done to each batch of images: none, flip or crop_flip")
+    val_fraction: float = Field(
+        default=0.1, ge=0, lt=1, description="share of the training rows set apart for validation"
+    )
+    prior: Named = Field(default={"name": "kaiming"}, description="the law of the weights before the data")
+    random: list[str] = Field(
+        default=[], description="patterns of the random parameters; none: all but normalisation layers"
+    )
+    likelihood: Named = Field(
+        default={"name": "auto"}, description="what an output says about a target; auto: by the targets"
+    )
+    guide: Named = Field(default={"name": "mean_field"}, description="the variational family")
+    method: Named = Field(default={"name": "svi"}, description="how the posterior is made: svi, hwa, sgld, nuts, ...")
+    estimator: Named = Field(default={"name": "analytic"}, description="how the gradient of the KL is estimated")
+    kl: KL = Field(
+        default="uniform", description="how the KL is spread over batches and epochs; several are multiplied"
+    )
+    eta: float = Field(default=1.0, gt=0, description="weight of the KL; below 1 the rows count 1 / eta times")
+    temperature: float = Field(default=1.0, gt=0, description="of a cold posterior; never together with an eta")
+    optim: OptimRecipe = Field(default=OptimRecipe(), description="the optimizers of means, deviations and all else")
+    schedule: Named = Field(default={"name": "constant"}, description="how the learning rates change")
+    epochs: int = Field(default=10, ge=1, description="how often all rows are seen")
+    batch_size: int = Field(default=100, ge=1, description="rows of a step, at most those there are")
+    patience: int = Field(
+        default=0, ge=0, description="epochs without a better validation NLL before stopping; 0 is never"
+    )
+    val_samples: int = Field(default=1, ge=1, description="draws by which validation rows are scored after an epoch")
+    on_divergence: dict[str, Any] = Field(
+        default={}, description="retries and factor: lower the rates, go on; none: stop"
+    )
+    seed: int = Field(default=0, ge=0, le=4_000_000_000, description="of everything that is random")
+    num_samples: int = Field(default=100, ge=1, description="draws by which the test rows are scored")
+    device: str = Field(default="cpu", description="cpu, cuda, cuda:1, mps: where the tensors are")
+    budget: Literal["cpu", "paper"] = Field(
+        default="cpu", description="which size is in force: a CPU's, or the source's own"
+    )
+    paper: dict[str, Any] = Field(default={}, description='what changes under `budget = "paper"`')
 
     @model_validator(mode="before")
     @classmethod
