@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from pyro_bnn.common.contract import Guide, contract_of
 from pyro_bnn.common.errors import BadFile, border, is_own, summary
-from pyro_bnn.common.files import make_folder
+from pyro_bnn.common.files import atomic_write, make_folder
 from pyro_bnn.common.manifest import NEXT, is_sealed, read_listed, staged
 from pyro_bnn.common.mixtures import MixtureMoments, PredictiveAccumulator, check_moments
 from pyro_bnn.common.modules import evaluation_mode
@@ -47,6 +47,7 @@ from pyro_bnn.inference.fitted import Fitted, fitted_of, leave_fitted
 from pyro_bnn.inference.laws import in_units
 from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, guide_trace, predictive_draws
 from pyro_bnn.posterior import rebuild
+from pyro_bnn.posterior.archive import pack
 from pyro_bnn.posterior.compact import encode
 from pyro_bnn.posterior.description import FORMAT, check_guide, check_kinds, read_description, read_tensors
 from pyro_bnn.posterior.one_site import OneSite
@@ -601,16 +602,56 @@ class Posterior:
         """
         Write the folder `path` with all that `load` needs; a posterior that is there is replaced in one step.
 
+        A `path` that ends in .zip is one file instead, of the same bytes for the same posterior; see
+        :mod:`pyro_bnn.posterior.archive`.
+
         :param compact: standard deviations in 8 bits and means in 16 (:mod:`pyro_bnn.posterior.compact`), a third of
             the size;
             predictions stay the same for all practical purposes, but not to the last digits.
         """
         contents, folder = self.files(compact=compact), Path(path)
+        if folder.suffix == ".zip" and not folder.is_dir():
+            with atomic_write(folder) as file:
+                file.write(pack(contents))
+            return folder
         make_folder(folder)
         with staged(folder) as stage:
             for name, content in contents.items():
                 (stage / name).write_bytes(content)
         return folder
+
+    def push(
+        self,
+        address: str,
+        *,
+        card: str | Path | None = None,
+        scores: Mapping[str, float] | None = None,
+        license: str | None = None,
+        private: bool | None = None,
+        token: str | None = None,
+        compact: bool = False,
+    ) -> str:
+        """
+        Put it into a repository of the Hugging Face Hub and return its address there, with the commit.
+
+        It needs the extra `hub`; see :mod:`pyro_bnn.posterior.hub`. `pyro-bnn push RUN ADDRESS` takes the card and the
+        results of a run along.
+
+        :param address: `hf://user/name`; the repository is made if it is not there.
+        :param card: Markdown for the README, or the Path of a file of it; default what `info` knows.
+        :param scores: of the test rows, for the README's metadata: a column of `evaluate`, such as `["s_draws"]`.
+        :param license: the identifier of a licence, such as "mit"; left out by default.
+        :param private: of a repository that is made; default what the user's settings say.
+        :param token: default that of HF_TOKEN or of `hf auth login`.
+        :param compact: as in `save`.
+        """
+        from pyro_bnn.posterior.hub import parse_address, push
+        from pyro_bnn.posterior.readme import readme
+
+        repository = f"hf://{parse_address(address).repo}"
+        text = card.read_text(encoding="utf-8") if isinstance(card, Path) else card
+        said = readme(self.info, repository, card=text, scores=scores, license=license)
+        return push(self.files(compact=compact), address, said, private=private, token=token)
 
     def files(self, *, compact: bool = False) -> dict[str, bytes]:
         """Return what `save` writes, by the names of the files."""
