@@ -7,8 +7,8 @@ A posterior at an address of the web: one archive (:mod:`pyro_bnn.posterior.arch
 
 `http://` is taken with the checksum in the address, or from this machine. What is sent on to another address stays
 within http and https, and does not fall from https to http. What is fetched is as long as the server declares and at
-most the limit `download_bytes`, whatever is declared; a transfer that ends early is refused, and nothing of it is kept. What
-was fetched once with its checksum in the address is not fetched again.
+most the limit `download_bytes`, whatever is declared; a transfer that ends early is refused, and nothing of it is
+kept. What was fetched once with its checksum in the address is not fetched again.
 """
 
 import hashlib
@@ -132,6 +132,9 @@ def _refuse(error: urllib.error.HTTPError, url: str) -> NoReturn:
     error.close()
     if error.code in (404, 410):
         raise FileNotFoundError(f"there is nothing at {url} (HTTP {error.code}): give an address that exists") from None
+    if 300 <= error.code < 400:
+        told = " ".join(str(error.reason).split())
+        raise Refused(f"{url} sends on, and is not followed ({told:.200}): only http and https are, and no circles")
     raise BadFile(f"{url} answers with HTTP {error.code} ({error.reason!s:.80}): try again later") from None
 
 
