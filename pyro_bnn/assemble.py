@@ -57,7 +57,7 @@ def catalogue() -> dict[str, list[str]]:
         "guides": [name for name in names("guides") if name not in _MADE_BY_METHODS],
         **{kind: names(kind) for kind in ("methods", "estimators", "layers")},
         "kl": sorted(KL_WEIGHTS),
-        **{kind: names(kind) for kind in ("optimizers", "schedules", "augmentations")},
+        **{kind: names(kind) for kind in ("optimizers", "schedules", "augmentations", "trackers")},
     }
 
 

@@ -263,6 +263,9 @@ def train(
         bool, typer.Option("--resume", help="Go on with an unfinished run in --out, also at other rates.")
     ] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; the same as --set device=...")] = None,
+    log: Annotated[
+        list[str] | None, typer.Option(help="Also show curves in tensorboard, mlflow or wandb; repeat.")
+    ] = None,
     report: Annotated[
         bool, typer.Option("--report/--no-report", help="Write posterior.nc and report.html, too.")
     ] = True,
@@ -290,7 +293,9 @@ def train(
 
     run: Run | None = None
     with suppress(KeyboardInterrupt):
-        run = run_training(chosen, out=claim, data_root=data_root, resume=resume, report=report, **changes)
+        run = run_training(
+            chosen, out=claim, data_root=data_root, resume=resume, report=report, trackers=log or (), **changes
+        )
     if run is None or not run.finished:
         how_far = "" if run is None else f" after epoch {len(run.history)}" if run.history else " in the first epoch"
         go_on = f"; go on with: {resuming(claimed[0], data_root)}" if claimed else "; nothing was written"

@@ -32,6 +32,7 @@ from pyro_bnn.inference.svi import Callback, FitResult, FitState, fit
 from pyro_bnn.optim import PerSite
 from pyro_bnn.recipe import Recipe
 from pyro_bnn.registry import look_up
+from pyro_bnn.tracking.base import Tracker
 
 if TYPE_CHECKING:
     from pyro_bnn.assemble import Assembly
@@ -234,6 +235,9 @@ class Work:
             saved = None if found is None else found[0]
             if found is not None and found[1] != self.runs[0]:
                 watchers.append(_NewRates(optim))
+        for callback in self.callbacks:
+            if isinstance(callback, Tracker):
+                callback.part = self.part
         result = fit(
             parts.model,
             guide,
