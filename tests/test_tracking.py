@@ -1,4 +1,4 @@
-"""Curves in TensorBoard, MLflow and W&B: each point once, also if a training is resumed, and without an effect on it."""
+"""Curves in TensorBoard, MLflow and W&B: each point once, also of a resumed training, and without an effect on it."""
 
 import json
 import random
@@ -180,8 +180,9 @@ def test_members_of_an_ensemble_are_parts_of_one_run(tmp_path: Path) -> None:
 
 
 def test_what_has_no_epochs_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    nuts = {"name": "nuts", "chains": 1, "warmup": 2, "draws": 2}
-    train(None, [OURS], recipe="linear-regression", method=nuts, epochs=1)
+    nuts = {"name": "nuts", "chains": 1, "warmup": 4, "draws": 4}
+    noise = {"name": "gaussian", "scale": 0.1}
+    train(None, [OURS], recipe="linear-regression", method=nuts, likelihood=noise, epochs=1)
     assert "has no epochs: Kept shows none" in caplog.text
 
 
@@ -216,7 +217,7 @@ def in_mlflow(uri: str) -> Curves:
     assert runs[0].info.status == "FINISHED"
     assert runs[0].data.params["num_data"]
     for key in runs[0].data.metrics:
-        part, _, name = key.rpartition("/") if key.startswith("member") else ("", "", key)
+        part, _, name = key.partition("/") if key.startswith("member") else ("", "", key)
         history = client.get_metric_history(runs[0].info.run_id, key)
         found[part, name] = [(point.step, point.value) for point in history]
     return found
@@ -249,7 +250,7 @@ def in_wandb(folder: Path) -> Curves:
             record.ParseFromString(data)
             line = {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in record.history.item}
             for key, value in line.items():
-                part, _, name = key.rpartition("/") if key.startswith("member") else ("", "", key)
+                part, _, name = key.partition("/") if key.startswith("member") else ("", "", key)
                 if not name.startswith("_") and name != "epoch":
                     found.setdefault((part, name), []).append((line[f"{part}/epoch" if part else "epoch"], value))
     return found
