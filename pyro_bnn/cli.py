@@ -281,6 +281,8 @@ def train(
     chosen.changed(changes)
     if resume and out is None:
         raise ValueError("--resume needs the run folder to go on with: add --out DIR")
+    if resume and out is not None and not out.is_dir():
+        raise FileNotFoundError(f"there is no run folder {out} to go on with: leave out --resume to begin one there")
     from pyro_bnn.runs.folder import claim_next
     from pyro_bnn.runs.train import Run, resuming
     from pyro_bnn.runs.train import train as run_training
@@ -340,7 +342,7 @@ def lr_range(
     ] = None,
     data_root: DataRoot = None,
 ) -> None:
-    """Train while the learning rate rises; print where the loss falls fastest and draw the curve."""
+    """Train while the learning rate rises; suggest a tenth of the rate of the lowest loss, and draw the curve."""
     from pyro_bnn.recipe import find_recipe, parse_settings
     from pyro_bnn.runs.lr_range import lr_range as sweep
     from pyro_bnn.runs.lr_range import save_plot

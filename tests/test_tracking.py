@@ -181,7 +181,7 @@ def test_members_of_an_ensemble_are_parts_of_one_run(tmp_path: Path) -> None:
 
 def test_what_has_no_epochs_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     nuts = {"name": "nuts", "chains": 1, "warmup": 4, "draws": 4}
-    noise = {"name": "gaussian", "scale": 0.1}
+    noise = {"name": "gaussian", "noise": 0.1}
     train(None, [OURS], recipe="linear-regression", method=nuts, likelihood=noise, epochs=1)
     assert "has no epochs: Kept shows none" in caplog.text
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast, final
 import torch
 from pyro.optim import PyroOptim
 
+from pyro_bnn.common.calls import misfit
 from pyro_bnn.common.files import make_folder, write_text
 from pyro_bnn.data.split import Split
 from pyro_bnn.data.standardise import plain
@@ -294,8 +295,12 @@ class Method(ABC):
 def recipe_guide(recipe: Recipe, model: Any) -> Any:
     """Return the guide that a recipe names."""
     numbers = {key: value for key, value in recipe.guide.items() if key != "name"}
+    make = look_up("guides", recipe.guide["name"])
+    wrong = misfit(make, numbers, [model])
+    if wrong is not None:
+        raise ValueError(f"guide {recipe.guide['name']!r} with {numbers}: {wrong}")
     try:
-        return look_up("guides", recipe.guide["name"])(model, **numbers)
+        return make(model, **numbers)
     except TypeError as error:
         raise ValueError(f"guide {recipe.guide['name']!r} with {numbers}: {error}") from error
 

@@ -57,6 +57,7 @@ from pyro_bnn.version import __version__
 if TYPE_CHECKING:
     from pyro_bnn.analysis.checks import Diagnosis
     from pyro_bnn.analysis.scores.intervals import Interval
+    from pyro_bnn.analysis.scores.selective import RejectionCurve
     from pyro_bnn.analysis.summary import Summary
 
 log = logging.getLogger(__name__)
@@ -439,6 +440,63 @@ class Posterior:
         from pyro_bnn.analysis.scores.intervals import predictive_interval
 
         return predictive_interval(self, x, level, num_samples, seed=seed, standardised=standardised)
+
+    def detect(
+        self, x: Any, unfamiliar: Any, num_samples: int = 100, *, seed: int | None = 0
+    ) -> dict[str, dict[str, float]]:
+        """
+        Return how well scores of doubt tell unfamiliar inputs from familiar ones, AUROC and FPR95; classes alone.
+
+        :param x: familiar inputs (N, ...), raw or as `Standardised` tensors.
+        :param unfamiliar: likewise unfamiliar ones (M, ...).
+        :param num_samples: S, how many weight samples are averaged.
+
+        >>> import pyro_bnn as pb, torch
+        >>> posterior, digits = pb.load("lenet5-mnist-mini"), pb.load_data("mnist-mini", standardise=False).test.x[:50]
+        >>> found = posterior.detect(digits, torch.rand(50, 1, 28, 28), num_samples=5)
+        >>> sorted(found), found["entropy"]["auroc"] > 0.9
+        (['entropy', 'max_probability', 'mutual_information'], True)
+        """
+        from pyro_bnn.analysis.scores.ood import detect
+
+        return detect(self, x, unfamiliar, num_samples, seed=seed)
+
+    def rejection_curve(
+        self,
+        x: Any,
+        y: Any,
+        num_samples: int = 100,
+        *,
+        seed: int | None = 0,
+        standardised: bool | None = None,
+    ) -> "RejectionCurve":
+        """
+        Return the accuracy on the rows that are kept, by the share refused, the least certain first; classes alone.
+
+        Uncertain is what has a high entropy of the averaged predictive.
+
+        :param x: inputs (N, ...), raw or as `Standardised` tensors.
+        :param y: labels (N,).
+        :param num_samples: S, how many weight samples are averaged.
+
+        >>> import pyro_bnn as pb
+        >>> digits = pb.load_data("mnist-mini").test
+        >>> curve = pb.load("lenet5-mnist-mini").rejection_curve(digits.x[:200], digits.y[:200], num_samples=5)
+        >>> curve.accuracy_at(0.2) >= curve.accuracy_at(0.0)
+        True
+        """
+        from pyro_bnn.analysis.scores.selective import rejection_curve
+
+        predicted = self.predict(x, num_samples, seed=seed, standardised=standardised)
+        if isinstance(predicted, RealPrediction):
+            raise ValueError(
+                "the model predicts numbers, which are neither right nor wrong: use interval or uncertainty"
+            )
+        p = predicted.double()  # (N, K)
+        labels = plain(_tensor(y, "y")).to(p.device)
+        if labels.shape != p.shape[:1]:
+            raise ValueError(f"y has shape {tuple(labels.shape)} and x {len(p)} rows: pass one label for each row")
+        return rejection_curve(torch.special.entr(p).sum(-1), p.argmax(-1) == labels)
 
     # -- looking at it -------------------------------------------------------------------------------------------
 

@@ -112,6 +112,8 @@ def train(
     :param settings: recipe keys to change, e.g. `epochs=3`; dotted ones as `**{"optim.loc.lr": 1e-3}`.
     """
     parts = assemble(find_recipe(recipe, variant).changed(settings), data_root)
+    if resume and isinstance(out, (str, Path)) and not Path(out).is_dir():
+        raise FileNotFoundError(f"there is no run folder {out} to go on with: leave out resume=True to begin one there")
     watchers = list(callbacks)
     if progress:
         from pyro_bnn.runs.progress import ProgressReport
