@@ -300,7 +300,7 @@ def train(
         )
     if run is None or not run.finished:
         how_far = "" if run is None else f" after epoch {len(run.history)}" if run.history else " in the first epoch"
-        go_on = f"; go on with: {resuming(claimed[0], data_root)}" if claimed else "; nothing was written"
+        go_on = f"; go on with: {resuming(claimed[0], data_root, log or ())}" if claimed else "; nothing was written"
         _say(f"interrupted{how_far}{go_on}")
         raise typer.Exit(130)
     show_results(run.results)

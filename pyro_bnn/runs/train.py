@@ -168,10 +168,11 @@ def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     return flat
 
 
-def resuming(path: Path, data_root: str | Path | None = None) -> str:
+def resuming(path: Path, data_root: str | Path | None = None, trackers: Sequence[str] = ()) -> str:
     """Return the command that goes on with a run."""
     root = [] if data_root is None else ["--data-root", str(data_root)]
-    return shlex.join(["pyro-bnn", "train", str(path / RECIPE), "--out", str(path), "--resume", *root])
+    logs = [word for name in trackers for word in ("--log", name)]
+    return shlex.join(["pyro-bnn", "train", str(path / RECIPE), "--out", str(path), "--resume", *root, *logs])
 
 
 def _train(
