@@ -290,7 +290,7 @@ def _csv_rows(card: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         "draws": card["num_samples"],
         "epochs": recipe["epochs"],
         "batch_size": recipe["batch_size"],
-        "settings_tried": _number_tried(card),
+        "settings_tried": number_tried(card),
         "bytes": card["shipped"]["bytes"],
         "seeds_inside_ece_null": _inside_null([row["s_draws"] for row in card["results"]]),
         "unequal": "; ".join(card.get("unequal", ())),
@@ -303,7 +303,7 @@ def _csv_rows(card: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if "twin" not in card:
         return
     twin = card["twin"]
-    other = {"seeds": len(twin["results"]), "settings_tried": _number_tried(twin), "command": twin["command"]}
+    other = {"seeds": len(twin["results"]), "settings_tried": number_tried(twin), "command": twin["command"]}
     inside = _inside_null([row["raw"] for row in twin["results"]])
     yield common | other | {"side": "twin", "seeds_inside_ece_null": inside} | _scores_of(twin["mean"]["raw"])
     if "scaled" in twin["mean"]:
