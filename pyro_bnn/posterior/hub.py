@@ -40,6 +40,10 @@ class Address:
     """
     A repository and, if it is given, a branch, tag or commit of it.
 
+    :param repo: `user/name`.
+    :param revision: the branch, tag or commit; None for the newest.
+
+
     >>> str(parse_address("hf://user/digits@v1")), parse_address("hf://user/digits").revision
     ('hf://user/digits@v1', None)
     """
@@ -52,7 +56,11 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Read `hf://user/name` or `hf://user/name@revision`."""
+    """
+    Read `hf://user/name` or `hf://user/name@revision`.
+
+    :param text: the address.
+    """
     found = _ADDRESS.fullmatch(text)
     if found is None:
         raise Refused(f"{text!r:.120} is no address of the hub: give hf://USER/NAME or hf://USER/NAME@REVISION")
@@ -90,7 +98,11 @@ def _said_plainly(what: str) -> Iterator[None]:
 
 
 def fetch(text: str) -> Path:
-    """Return the folder, in the cache of huggingface_hub, that holds the posterior at an address."""
+    """
+    Return the folder, in the cache of huggingface_hub, that holds the posterior at an address.
+
+    :param text: `hf://user/name`, with `@revision` for a branch, tag or commit.
+    """
     address = parse_address(text)
     import_hub()
     with _said_plainly(f"{address} could not be fetched"):
@@ -172,7 +184,9 @@ def push(
 
     :param contents: the posterior's files by name.
     :param text: `hf://user/name`, with `@branch` for a branch that exists.
+    :param readme: Markdown for the repository's README.
     :param private: of a repository that is made; default what the user's settings say.
+    :param message: of the commit.
     :param token: default that of HF_TOKEN or of `hf auth login`.
     """
     address = parse_address(text)

@@ -489,6 +489,7 @@ class Posterior:
         :param x: familiar inputs (N, ...), raw or as `Standardised` tensors.
         :param unfamiliar: likewise unfamiliar ones (M, ...).
         :param num_samples: S, how many weight samples are averaged.
+        :param seed: of the draws; None draws from the random state as it is.
 
         >>> import pyro_bnn as pb, torch
         >>> posterior, digits = pb.load("lenet5-mnist-mini"), pb.load_data("mnist-mini", standardise=False).test.x[:50]
@@ -517,6 +518,8 @@ class Posterior:
         :param x: inputs (N, ...), raw or as `Standardised` tensors.
         :param y: labels (N,).
         :param num_samples: S, how many weight samples are averaged.
+        :param seed: of the draws; None draws from the random state as it is.
+        :param standardised: whether x is on the model's scale already; default what x says, and raw if it does not.
 
         >>> import pyro_bnn as pb
         >>> digits = pb.load_data("mnist-mini").test

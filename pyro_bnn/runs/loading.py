@@ -26,7 +26,11 @@ def shipped_posteriors() -> list[str]:
 
 
 def is_address(path: str | Path) -> bool:
-    """Whether a posterior is named by an address, hf:// or https://, and not by a name or folder of this machine."""
+    """
+    Whether a posterior is named by an address, hf:// or https://, and not by a name or folder of this machine.
+
+    :param path: what a user gave.
+    """
     return isinstance(path, str) and path.startswith(("hf://", "https://", "http://"))
 
 

@@ -38,6 +38,9 @@ def scalars(line: Mapping[str, Any]) -> dict[str, float]:
     """
     Return the numbers of an epoch's line under the names of curves; `nll` comes last, so that where it is, all are.
 
+    :param line: an epoch's line of `metrics.jsonl`.
+
+
     >>> scalars({"epoch": 3, "step": 30, "nll": 0.5, "kl": 2.0, "learning_rates": {"loc": 0.01}})
     {'kl': 2.0, 'learning_rate/loc': 0.01, 'nll': 0.5}
     """
@@ -94,7 +97,13 @@ class Tracker(Callback, ABC):
 
     @abstractmethod
     def write(self, part: str, epoch: int, values: Mapping[str, float]) -> None:
-        """Write an epoch's numbers, `nll` last; epochs count from 1 in every part."""
+        """
+        Write an epoch's numbers, `nll` last; epochs count from 1 in every part.
+
+        :param part: the part of the training, such as "member-1"; "" if there are none.
+        :param epoch: from 1.
+        :param values: numbers by the name of their curve.
+        """
 
     @abstractmethod
     def close(self) -> None:

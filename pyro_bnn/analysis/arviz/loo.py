@@ -112,6 +112,10 @@ def likelihood_group(posterior: Posterior, split: Split | None, *, asked: bool) 
     ArviZ' own `loo`, `waic` and `compare` answer wherever there is a group `log_likelihood`. So it has that name where
     LOO is defined, or where nobody said where the rows are from, or where it is asked for; else it is `log_density`,
     with the same numbers.
+
+    :param posterior: the fitted posterior.
+    :param split: what the rows are; None if nobody said.
+    :param asked: whether the group was asked for by its usual name.
     """
     defined = refusal_of(posterior, split or "train") is None
     return "log_likelihood" if defined or asked else "log_density"

@@ -120,6 +120,13 @@ def predictive_interval(
     :param num_samples: S, how many weight samples are drawn.
     :param seed: fixes the draws and leaves the global random state alone.
     :param standardised: whether x is on the model's scale already; default what x says, and raw if it does not.
+
+    >>> import torch
+    >>> import pyro_bnn as pb
+    >>> posterior = pb.train("mlp-toy-cubic", epochs=1, num_samples=2, progress=False).posterior
+    >>> interval = pb.predictive_interval(posterior, torch.tensor([[0.0], [1.0]]), level=0.5, num_samples=20, seed=0)
+    >>> (interval.lower < interval.upper).tolist()
+    [True, True]
     """
     _check_level(level)
     draws = []

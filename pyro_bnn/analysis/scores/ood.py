@@ -63,6 +63,11 @@ def auroc(inside: Tensor, outside: Tensor) -> float:
 
     :param inside: scores of familiar inputs, (N,).
     :param outside: scores of unfamiliar ones, (M,).
+
+    >>> import torch
+    >>> import pyro_bnn as pb
+    >>> pb.auroc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0.35, 0.9]))  # 7 of 8 pairs are in order
+    0.875
     """
     from torchmetrics.functional.classification import binary_auroc
 

@@ -55,6 +55,12 @@ def rejection_curve(uncertainty: Tensor, correct: Tensor) -> RejectionCurve:
 
     :param uncertainty: (N,), high where a row is to be refused.
     :param correct: (N,), whether each row was right.
+
+    >>> import torch
+    >>> import pyro_bnn as pb
+    >>> curve = pb.rejection_curve(torch.tensor([0.1, 0.9, 0.2, 0.8]), torch.tensor([True, False, True, True]))
+    >>> curve.accuracy_at(0.0), curve.accuracy_at(0.25)
+    (0.75, 1.0)
     """
     if uncertainty.ndim != 1 or uncertainty.shape != correct.shape or len(correct) == 0:
         raise ValueError(
