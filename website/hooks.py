@@ -1,11 +1,14 @@
 """
-What MkDocs does on the way: formulas become MathML, cards become pages, and links that leave the pages become text.
+What MkDocs does on the way: formulas become MathML; cards, notebooks and examples become pages; and links that leave
+the pages become text.
 
 MathML is what browsers show by themselves, so that no script has to be fetched.
 """
 
+import ast
 import json
 import re
+from collections.abc import Mapping
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
 WEIGHTS = ROOT / "pyro_bnn" / "weights"
+_LONGEST_OUTPUT = 4000
 
 
 def on_files(files: Any, *, config: Any) -> Any:
@@ -25,7 +29,41 @@ def on_files(files: Any, *, config: Any) -> Any:
         curve = json.loads((folder / "card.json").read_text()).get("curve")
         if curve:
             files.append(File.generated(config, f"zoo/{name}/{curve}", abs_src_path=str(folder / curve)))
+    for file in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        files.append(File.generated(config, f"notebooks/{file.stem}.md", content=_notebook(file)))
+    for file in sorted((ROOT / "examples").glob("*.py")):
+        files.append(File.generated(config, f"examples/{file.stem}.md", content=_example(file)))
     return files
+
+
+def _notebook(file: Path) -> str:
+    """Return a notebook as Markdown: its cells with what came out of them, as it was executed."""
+    parts = []
+    for cell in json.loads(file.read_text())["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+        elif cell["cell_type"] == "code" and source.strip():
+            parts += [f"```python\n{source}\n```", *map(_output, cell["outputs"])]
+    return "\n\n".join([*parts, f"*The notebook is `notebooks/{file.name}`.*"])
+
+
+def _output(output: Mapping[str, Any]) -> str:
+    data = output.get("data", {})
+    if "image/png" in data:
+        picture = "".join(data["image/png"]).replace("\n", "")
+        return f'<img class="figure" alt="What the cell above draws" src="data:image/png;base64,{picture}">'
+    text = "".join(output.get("text", data.get("text/plain", ""))).rstrip()[:_LONGEST_OUTPUT]
+    return f"```text\n{text}\n```" if text else ""
+
+
+def _example(file: Path) -> str:
+    """Return a script as Markdown: what its docstring says, and its code."""
+    text = file.read_text()
+    said = ast.get_docstring(ast.parse(text)) or ""
+    code = text.split('"""', 2)[2].strip()
+    title, _, rest = said.partition("\n")
+    return f"# {title}\n{rest}\n\n```python\n{code}\n```\n\n*The script is `examples/{file.name}`.*"
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
