@@ -245,7 +245,8 @@ def _trace_of(history: Sequence[Mapping[str, Any]]) -> dict[str, _Trace]:
 def export_bytes(posterior: Posterior, x: Tensor, num_samples: int = 200, *, sites: Any = None) -> int:
     """Return the size of an export in memory, without making it."""
     x = posterior.standardise(x)
-    return sum(v.nbytes for v in _plan(posterior, x, x, num_samples, num_samples, sites, None, ())[0].variables)
+    plan, *_ = _plan(posterior, x, x, num_samples, num_samples, sites, None, (), "log_likelihood")
+    return sum(v.nbytes for v in plan.variables)
 
 
 def _plan(
