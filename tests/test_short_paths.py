@@ -135,3 +135,11 @@ def test_arviz_own_loo_has_nothing_to_answer_from_where_it_is_not_defined(
             import_arviz().loo(idata)
         with pytest.raises(ValueError, match="loo is not defined here"):
             loo(idata)
+
+
+def test_arrays_of_64_bits_are_exported() -> None:
+    posterior = classifier()
+    wide = posterior.to_arviz(X.double().numpy(), LABELS.numpy(), 5, split="train", prior_samples=2)
+    narrow = posterior.to_arviz(X, LABELS, 5, split="train", prior_samples=2)
+    assert (wide["log_likelihood"]["obs"].values == narrow["log_likelihood"]["obs"].values).all()
+    assert (wide["log_prior"]["net.layers.0.weight"].values == narrow["log_prior"]["net.layers.0.weight"].values).all()

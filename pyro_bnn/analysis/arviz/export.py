@@ -252,7 +252,8 @@ def export_bytes(posterior: Posterior, x: Tensor, num_samples: int = 200, *, sit
     :param sites: as in `to_arviz`.
     """
     x = posterior.standardise(x)
-    return sum(v.nbytes for v in _plan(posterior, x, x, num_samples, num_samples, sites, None, ())[0].variables)
+    plan, *_ = _plan(posterior, x, x, num_samples, num_samples, sites, None, (), "log_likelihood")
+    return sum(v.nbytes for v in plan.variables)
 
 
 def _plan(
@@ -369,8 +370,11 @@ def to_arviz(
     if isinstance(x, (tuple, list)):
         raise ValueError(f"x has {len(x)} inputs, and an export holds one: export draws of the predictions yourself")
     observed = None if y is None else posterior.raw_targets(y, standardised=standardised)
-    x = posterior.standardise(x, standardised=standardised)
-    x_new = x if x_new is None else posterior.standardise(x_new, standardised=standardised)
+    x = _as_precise(posterior.guide, posterior.standardise(x, standardised=standardised))
+    if x_new is None:
+        x_new = x
+    else:
+        x_new = _as_precise(posterior.guide, posterior.standardise(x_new, standardised=standardised))
     if observed is not None:
         check_finite(observed, "y")
     if observed is not None and len(x) != len(observed):
@@ -396,6 +400,13 @@ def to_arviz(
     _write_draws(posterior, arrays, chosen, lead, x, x_new, observed, seed)
     _write_prior(posterior, arrays, chosen, prior_samples, x, seed)
     return store.finish(plan.coords, attributes_of(posterior, split, lead))
+
+
+def _as_precise(guide: Any, x: Tensor) -> Tensor:
+    """Return inputs in the numbers of the guide; arrays of NumPy come in 64 bits."""
+    parameters = guide.parameters() if isinstance(guide, torch.nn.Module) else ()
+    like = next((p for p in parameters if p.is_floating_point()), None)
+    return x if like is None or not x.is_floating_point() else x.to(like.dtype)
 
 
 def _write_data(arrays: Mapping[str, Mapping[str, Array]], x: Tensor, x_new: Tensor, y: Tensor | None) -> None:
