@@ -25,6 +25,8 @@ from pyro_bnn.version import __version__
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from pyro_bnn.recipe import Recipe
+
 __all__ = ["app", "main"]
 
 app = typer.Typer(
@@ -38,6 +40,10 @@ app = typer.Typer(
 
 Variant = Annotated[
     str | None, typer.Option("--variant", help="One of the recipe's variants (see `pyro-bnn list variants`).")
+]
+Ray = Annotated[
+    str | None,
+    typer.Option("--ray", help="Run on a Ray cluster: local, or the address of one. Needs the extra ray."),
 ]
 DataRoot = Annotated[Path | None, typer.Option(help="Folder of the data sets; default PYRO_BNN_DATA, else the cache.")]
 
@@ -265,6 +271,13 @@ def train(
     report: Annotated[
         bool, typer.Option("--report/--no-report", help="Write posterior.nc and report.html, too.")
     ] = True,
+    seeds: Annotated[
+        str | None, typer.Option(help="Train several seeds, 0,1,2 or 0-4, into seed-N of the run folder.")
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Members, chains or seeds side by side, one thread each; the same bits.")
+    ] = 1,
+    ray: Ray = None,
     data_root: DataRoot = None,
 ) -> None:
     """Train a recipe, or a variant of it; leave a run folder and print the results table."""
@@ -277,6 +290,10 @@ def train(
     chosen.changed(changes)
     if resume and out is None:
         raise ValueError("--resume needs the run folder to go on with: add --out DIR")
+    if seeds is not None:
+        out = out or Path("runs") / f"{chosen.name}-seeds"
+        _train_seeds(chosen.changed(changes), seeds, out, jobs, ray, data_root, resume, report)
+        return
     from pyro_bnn.runs.folder import claim_next
     from pyro_bnn.runs.train import Run, resuming
     from pyro_bnn.runs.train import train as run_training
@@ -289,7 +306,8 @@ def train(
 
     run: Run | None = None
     with suppress(KeyboardInterrupt):
-        run = run_training(chosen, out=claim, data_root=data_root, resume=resume, report=report, **changes)
+        options: dict[str, Any] = {"data_root": data_root, "resume": resume, "report": report, "jobs": jobs, "ray": ray}
+        run = run_training(chosen, out=claim, **options, **changes)
     if run is None or not run.finished:
         how_far = "" if run is None else f" after epoch {len(run.history)}" if run.history else " in the first epoch"
         go_on = f"; go on with: {resuming(claimed[0], data_root)}" if claimed else "; nothing was written"
@@ -301,6 +319,43 @@ def train(
         f"trained in {seconds['train']:.1f} s, scored in {seconds['evaluate']:.1f} s; run folder: {claimed[0]}"
         + (f"; IN DOUBT: {doubtful[0]}" if doubtful else "")
     )
+
+
+def _train_seeds(
+    recipe: "Recipe",
+    seeds: str,
+    out: Path,
+    jobs: int,
+    ray: str | None,
+    data_root: Path | None,
+    resume: bool,
+    report: bool,
+) -> None:
+    """Train seeds side by side and print what each scored."""
+    from statistics import fmean, stdev
+
+    from rich.table import Table
+
+    from pyro_bnn.runs.seeds import parse_seeds, seed_folder, train_seeds
+
+    options: dict[str, Any] = {"jobs": jobs, "ray": ray, "data_root": data_root, "report": report}
+    options["resume"] = True if resume else None
+    chosen = parse_seeds(seeds)
+    tables = train_seeds(recipe, chosen, out, **options, done=lambda name: _say(f"{name} done"))
+    scores = {seed: table["test"]["s_draws"] for seed, table in tables.items()}
+    shown = [(key, *_ROWS[key]) for key in _ROWS if key in next(iter(scores.values()))]
+    table = Table(title=f"{recipe.name}: test rows, {recipe.num_samples} samples", title_style="bold")
+    for label in ("seed", *(label for _, label, _ in shown)):
+        table.add_column(label, justify="right")
+    for seed, score in scores.items():
+        table.add_row(str(seed), *(_figure({key: score[key]}, key, unit) for key, _, unit in shown))
+    if len(scores) > 1:
+        values = {key: [score[key] for score in scores.values()] for key, _, _ in shown}
+        means = {key: {key: fmean(v), f"{key}_sd": stdev(v)} for key, v in values.items()}
+        table.add_row("mean ± sd", *(_figure(means[key], key, unit) for key, _, unit in shown))
+    _console().print(table)
+    folders = shlex.join(["pyro-bnn", "card", *(str(seed_folder(out, seed)) for seed in chosen)])
+    _say(f"run folders: {out}; a card of them: {folders}")
 
 
 @app.command()
@@ -355,6 +410,7 @@ def study(
         str, typer.Option(help="smoke (seconds), cpu (minutes) or source (the source's own size).")
     ] = "cpu",
     jobs: Annotated[int | None, typer.Option(min=1, help="Trials side by side; default the cores.")] = None,
+    ray: Ray = None,
     show: Annotated[
         bool, typer.Option("--list", help="Show the trials and the commands that train them; run none.")
     ] = False,
@@ -384,6 +440,7 @@ def study(
             name,
             scale=size,
             jobs=jobs or os.cpu_count() or 1,
+            ray=ray,
             out=out,
             data_root=data_root,
             done=lambda finished, total: progress.update(task, completed=finished, total=total),

@@ -81,13 +81,17 @@ class RunFolder(Callback):
     :param run: the hash of the run's recipe, which the states carry.
     :param part: the name of the unit of work, whose states are in a folder of their own; "" if there is a single unit.
     :param before: the lines of the units before it.
+    :param lines: whether to write the lines, too: not where several processes work in the folder.
     """
 
-    def __init__(self, path: Path, run: str, part: str = "", before: Sequence[Mapping[str, Any]] = ()) -> None:
+    def __init__(
+        self, path: Path, run: str, part: str = "", before: Sequence[Mapping[str, Any]] = (), *, lines: bool = True
+    ) -> None:
         self.path = path
         self.run = run
         self.before = list(before)
         self.part = part
+        self.lines = lines
 
     @property
     def checkpoint(self) -> Path:
@@ -99,7 +103,8 @@ class RunFolder(Callback):
         with hold_interrupts():
             make_folder_below(self.path, self.checkpoint)
             save_state_of_epoch(self.checkpoint, state.epoch, state.state_dict(), run=self.run, part=self.part)
-            write_history(self.path, [*self.before, *labelled(state.history, self.part)])
+            if self.lines:
+                write_history(self.path, [*self.before, *labelled(state.history, self.part)])
 
 
 def checkpoints(run: Path, part: str = "") -> Path:
@@ -186,6 +191,7 @@ class Work:
     :param callbacks: what every fit calls.
     :param part: the unit of work this is.
     :param runs: the hash of the run's recipe, and of those it had before its rates were changed.
+    :param side_by_side: whether other processes do other parts of the run in the same folder.
     """
 
     parts: "Assembly"
@@ -195,6 +201,7 @@ class Work:
     part: str = ""
     history: list[dict[str, Any]] = field(default_factory=list)
     runs: tuple[str, ...] = ("",)
+    side_by_side: bool = False
 
     @property
     def recipe(self) -> Recipe:
@@ -228,7 +235,7 @@ class Work:
         watchers: list[Callback] = [*([best] if keep_best else []), *callbacks]
         saved = None
         if self.folder is not None:
-            keeper = RunFolder(self.folder, self.runs[0], self.part, self.history)
+            keeper = RunFolder(self.folder, self.runs[0], self.part, self.history, lines=not self.side_by_side)
             watchers.append(keeper)
             found = newest_state(keeper.checkpoint, self.runs, self.part)
             saved = None if found is None else found[0]
@@ -281,6 +288,14 @@ class Method(ABC):
 
     def check(self, parts: "Assembly") -> None:  # noqa: B027
         """Refuse what would end without a posterior on these rows and with this model, before anything is trained."""
+
+    def units(self) -> list[str]:
+        """Return the names of the units of work that begin anew each, and may be done side by side; usually none."""
+        return []
+
+    def do_unit(self, work: Work, name: str) -> None:
+        """Do one of `units` alone and leave its state in the run folder, where the whole work finds it done."""
+        raise ValueError(f"{type(self).__name__} has no unit of work {name!r}: it has {self.units() or 'none'}")
 
     def spec(self) -> dict[str, Any]:
         """Return the numbers that are given."""

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -34,13 +35,15 @@ from pyro_bnn.data import Data
 from pyro_bnn.inference.fit_state import Diverged
 from pyro_bnn.inference.svi import Callback
 from pyro_bnn.methods import Work
-from pyro_bnn.methods.base import HISTORY, history_text
+from pyro_bnn.methods.base import HISTORY, INTERRUPTED, Outcome, history_text
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.recipe import Recipe, find_recipe
 from pyro_bnn.registry import find_saved, look_up
 from pyro_bnn.runs.doubts import doubts
 from pyro_bnn.runs.folder import RECIPE, RESULTS, RESUMED, Place, change_of, taken, with_rates
+from pyro_bnn.runs.jobs import check_jobs
 from pyro_bnn.runs.loading import load
+from pyro_bnn.runs.units import check_units, train_units
 from pyro_bnn.version import __version__
 
 __all__ = ["Run", "evaluate", "resuming", "train"]
@@ -90,6 +93,8 @@ def train(
     progress: bool = True,
     report: bool = True,
     callbacks: Sequence[Callback] = (),
+    jobs: int = 1,
+    ray: str | None = None,
     **settings: Any,
 ) -> Run:
     """
@@ -103,9 +108,21 @@ def train(
         False refuses a folder with a run.
     :param progress: show a progress bar, or a line per epoch where there is no terminal.
     :param report: write `posterior.nc` and `report.html` into `out`, too: some seconds more.
+    :param jobs: members of an ensemble, or chains, that are trained at a time, in processes of their own with one
+        thread each; the posterior is the same.
+    :param ray: "local" or the address of a Ray cluster that trains them, whose machines all see `out`.
     :param settings: recipe keys to change, e.g. `epochs=3`; dotted ones as `**{"optim.loc.lr": 1e-3}`.
     """
     parts = assemble(find_recipe(recipe, variant).changed(settings), data_root)
+    check_jobs(jobs)
+    apart = _Apart(jobs, ray, progress) if jobs > 1 or ray is not None else None
+    if apart is not None:
+        check_units(parts)
+        if out is None or callbacks:
+            raise ValueError(
+                f"jobs={jobs}, ray={ray!r}: processes of their own meet in a run folder and call no callbacks: give "
+                f"out= and leave out callbacks="
+            )
     watchers = list(callbacks)
     if progress:
         from pyro_bnn.runs.progress import ProgressReport
@@ -123,7 +140,7 @@ def train(
                 if not set(wrong) - {ARVIZ, REPORT}:
                     return _finished(path, parts, set(wrong), report=report and place.writable)
                 log.warning("%s: %s damaged or missing, made again", path, ", ".join(wrong))
-            return _train(parts, place, watchers, data_root, report=report)
+            return _train(parts, place, watchers, data_root, report=report, apart=apart)
     except OSError as error:
         if error.errno is None or (isinstance(error, FileNotFoundError) and path.is_dir()):
             raise
@@ -139,8 +156,33 @@ def resuming(path: Path, data_root: str | Path | None = None) -> str:
     return shlex.join(["pyro-bnn", "train", str(path / RECIPE), "--out", str(path), "--resume", *root])
 
 
+@final
+@dataclass(frozen=True)
+class _Apart:
+    """How the units of a training are done side by side."""
+
+    jobs: int
+    ray: str | None
+    shown: bool
+
+    def train(self, place: Place, parts: Assembly, data_root: str | Path | None) -> None:
+        """Do the units, and say how far it is."""
+        say = partial(print, flush=True) if self.shown else _nothing
+        train_units(place, parts, jobs=self.jobs, ray=self.ray, data_root=data_root, say=say)
+
+
+def _nothing(line: str) -> None:
+    """Say nothing."""
+
+
 def _train(
-    parts: Assembly, place: Place | None, watchers: Sequence[Callback], data_root: str | Path | None, *, report: bool
+    parts: Assembly,
+    place: Place | None,
+    watchers: Sequence[Callback],
+    data_root: str | Path | None,
+    *,
+    report: bool,
+    apart: _Apart | None = None,
 ) -> Run:
     """Train until all is done, lowering the rates after a divergence as often as the recipe allows."""
     path = None if place is None else place.path
@@ -148,8 +190,15 @@ def _train(
     while True:
         settled, runs = parts.recipe, ("",) if place is None else place.runs
         try:
+            if place is not None and apart is not None:
+                apart.train(place, parts, data_root)
             with parts.layers():
                 outcome = parts.method(Work(parts, settled, path, watchers, runs=runs))
+            break
+        except KeyboardInterrupt:
+            if apart is None:
+                raise
+            outcome = Outcome(None, [], None, INTERRUPTED, 0.0)
             break
         except Diverged as error:
             changes, allowed = changes if place is None else place.changes, settled.on_divergence
