@@ -467,6 +467,79 @@ def study(
     _say(f"{outcome['trials']} trials, {outcome['seeds']} seeds; outcome and picture: {out}")
 
 
+@app.command("sweep")
+def sweep_settings(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name or a .toml file.")],
+    vary: Annotated[
+        list[str],
+        typer.Option(help="KEY=LAW(NUMBERS) or KEY=A,B,C; repeat. uniform, loguniform, normal, lognormal, integers."),
+    ],
+    runs: Annotated[
+        int | None, typer.Option(min=1, help="Trials to draw; default all combinations, if only lists are varied.")
+    ] = None,
+    variant: Variant = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Change a key in every trial.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Trials side by side; default the cores.")] = None,
+    ray: Annotated[
+        str,
+        typer.Option(help="local, none, or the address of a Ray cluster; default local where Ray is installed."),
+    ] = "auto",
+    asha: Annotated[bool, typer.Option("--asha", help="Let ASHA stop bad trials early; needs Ray.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder; default runs/sweep-RECIPE. The same sweep goes on.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    data_root: DataRoot = None,
+) -> None:
+    """Train a recipe with many settings; compare them on validation rows."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from pyro_bnn.recipe import parse_settings
+    from pyro_bnn.runs.jobs import ray_is_there
+    from pyro_bnn.runs.sweep import METRIC, sweep, trial_folder
+
+    engine = ("local" if ray_is_there() else None) if ray == "auto" else None if ray == "none" else ray
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(f"sweep of {recipe}", total=runs)
+        swept = sweep(
+            recipe,
+            vary,
+            runs=runs,
+            variant=variant,
+            settings=parse_settings(settings or []),
+            seed=seed,
+            jobs=jobs,
+            ray=engine,
+            asha=asha,
+            out=out,
+            data_root=data_root,
+            done=lambda finished, total: progress.update(task, completed=finished, total=total),
+        )
+    if as_json:
+        typer.echo(json.dumps(swept.rows, indent=2))
+        return
+    from collections import Counter
+
+    from rich.table import Table
+
+    scored = sorted((row for row in swept.rows if row.get(METRIC) is not None), key=lambda row: float(row[METRIC]))
+    keys = [one.partition("=")[0].strip() for one in vary]
+    shown = ["trial", *keys, "status", METRIC, *(key for key in ("val_accuracy", "val_rmse") if key in scored[0])]
+    table = Table(title=f"the best of {len(swept.rows)} trials, on validation rows", title_style="bold")
+    for key in shown:
+        table.add_column(key, justify="right")
+    for row in scored[:5]:
+        table.add_row(*(f"{v:.5g}" if isinstance(v := row.get(key), float) else _cell(v) for key in shown))
+    _console().print(table)
+    counts = ", ".join(f"{count} {status}" for status, count in Counter(row["status"] for row in swept.rows).items())
+    for row in swept.rows:
+        if row["status"] == "failed":
+            _say(f"failed: trial {row['trial']}: {row['error']}")
+    best = "" if swept.best is None else f"; the best is in {trial_folder(swept.folder, swept.best['trial'])}"
+    _say(f"{counts}; table and picture: {swept.folder / 'trials.csv'}, {swept.folder / 'sweep.svg'}{best}")
+
+
 @app.command()
 def predict(
     run: Annotated[str, typer.Argument(help="A run folder or the name of a shipped posterior.")],

@@ -34,11 +34,13 @@ __all__ = [
     "RECIPE",
     "RESULTS",
     "RESUMED",
+    "Busy",
     "Place",
     "change_of",
     "claim_next",
     "identity",
     "joined",
+    "locked",
     "taken",
     "with_rates",
 ]
@@ -51,6 +53,10 @@ RESUMED = "resumed"
 
 _OWN = {RECIPE, CHANGES, HISTORY, MANIFEST, "checkpoint", LOCK}
 """What a folder of a run that was begun may hold, even if its recipe is missing or damaged."""
+
+
+class Busy(ValueError):
+    """Another process works in the folder."""
 
 
 def identity(recipe: Recipe) -> str:
@@ -136,7 +142,7 @@ def taken(path: Path, recipe: Recipe, *, resume: bool | None) -> Iterator[Place]
         raise ValueError(f"{path} is a file: choose another folder with out= (--out)")
     make_folder(path)
     _refuse_other_things(path)
-    with _locked(path) as lock:
+    with locked(path) as lock:
         writable = lock is not None
         if writable:
             settle(path)
@@ -265,7 +271,7 @@ def joined(path: Path, holder: str) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[int | None]:
+def locked(path: Path) -> Iterator[int | None]:
     """Hold the lock of a folder, and yield its file; None where nothing can be written there."""
     lock = path / LOCK
     try:
@@ -281,7 +287,7 @@ def _locked(path: Path) -> Iterator[int | None]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 holder = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
-                raise ValueError(
+                raise Busy(
                     f"{path} is being trained by {holder}: wait for it, or choose another folder with out= (--out)"
                 ) from None
         since = datetime.now(timezone.utc).isoformat(timespec="seconds")

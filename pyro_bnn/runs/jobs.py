@@ -278,7 +278,7 @@ def _died(task: Task, how: str, times: int) -> WorkerDied:
 
 
 @contextmanager
-def started_ray(address: str, jobs: int) -> Iterator[Any]:
+def started_ray(address: str, jobs: int | None) -> Iterator[Any]:
     """
     Connect to a Ray cluster, or start one on this machine; yield the module, and disconnect.
 
@@ -290,7 +290,7 @@ def started_ray(address: str, jobs: int) -> Iterator[Any]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_AIR_NEW_OUTPUT": "0",
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_worker_niceness": "0",  # as the processes of a sweep without Ray
     }
     with environment(**{name: None if name in os.environ else value for name, value in quiet.items()}):
         import ray
@@ -299,6 +299,7 @@ def started_ray(address: str, jobs: int) -> Iterator[Any]:
             yield ray
             return
         said: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+        usual = signal.getsignal(signal.SIGTERM)  # which Ray takes
         if address == "local":
             own: dict[str, Any] = {"num_cpus": jobs, "include_dashboard": False, "object_store_memory": _OBJECT_STORE}
             ray.init(address="local", **own, **said)
@@ -311,6 +312,8 @@ def started_ray(address: str, jobs: int) -> Iterator[Any]:
                     f"use --ray local"
                 ) from None
         try:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, usual)
             yield ray
         finally:
             ray.shutdown()
