@@ -56,7 +56,7 @@ def inline(tasks: Iterable[Task], jobs: int = 1, **options: Any) -> Iterator[Don
 
 
 def test_tasks_in_processes_of_their_own(tmp_path: Path) -> None:
-    """One pool for all: values, limits, one thread, an error with its place, a death, and a death that is tried again."""
+    """One pool for all: values, limits, one thread, an error with its place, a death, and one that is tried again."""
     tasks = [
         *(Task(f"facts-{i}", facts, {"number": i}) for i in range(4)),
         Task("refused", fail, {"number": 7}),
@@ -223,8 +223,8 @@ def test_a_member_whose_process_dies_is_named_and_the_run_goes_on(
         yield from side_by_side([first])
         yield Done(second, error=jobs_module._died(second, "killed by SIGKILL", 1))
 
-    with monkeypatch.context() as patched, pytest.raises(WorkerDied, match=r"process of member-2 .* go on with"):
-        patched.setattr(units, "side_by_side", dying)
+    monkeypatch.setattr(units, "side_by_side", dying)
+    with pytest.raises(WorkerDied, match=r"process of member-2 .* go on with"):
         train("mlp-toy-cubic", out=tmp_path / "two", jobs=2, **given)
     assert (tmp_path / "two" / "checkpoint" / "member-1").is_dir()
     monkeypatch.setattr(units, "side_by_side", inline)
