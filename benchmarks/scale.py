@@ -1,5 +1,5 @@
 """
-What a training takes on many ranks: memory and communication per step, and the efficiency to expect. Writes docs/scale.md.
+What many ranks take per step in memory and communication, and the efficiency to expect of them. Writes docs/scale.md.
 
     python -m benchmarks.scale                 from the step times in benchmarks/scale.json
     python -m benchmarks.scale --measure       measures them on this machine first (one thread, some minutes)
