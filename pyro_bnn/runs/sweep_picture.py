@@ -63,5 +63,6 @@ def _panel(
         "lost": [place(row) for row in lost],
         "best": None if best is None else [place(best), float(best[_SHOWN[0]])],
         "names": named,
+        "ticks": sorted(one.choices) if numeric and len(one.choices) <= 6 else [],
         "lines": [],
     }

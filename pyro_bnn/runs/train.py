@@ -118,6 +118,10 @@ def train(
     apart = _Apart(jobs, ray, progress) if jobs > 1 or ray is not None else None
     if apart is not None:
         check_units(parts)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            raise ValueError(
+                f"jobs={jobs}, ray={ray!r} within a process group: leave them out, or start without torchrun"
+            )
         if out is None or callbacks:
             raise ValueError(
                 f"jobs={jobs}, ray={ray!r}: processes of their own meet in a run folder and call no callbacks: give "

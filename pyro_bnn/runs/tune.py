@@ -59,7 +59,7 @@ def tune_trials(
         scheduler = None
         if asha:
             scheduler = ASHAScheduler(
-                time_attr="epoch", metric=METRIC, mode="min", max_t=longest, reduction_factor=_REDUCTION
+                time_attr="epoch", metric=METRIC, mode="min", max_t=longest + 1, reduction_factor=_REDUCTION
             )
         numbers = range(plan.runs) if asha else missing
         common = {"folder": str(folder), "data_root": None if data_root is None else str(data_root), "asha": asha}
@@ -104,7 +104,7 @@ def _trial(config: Mapping[str, Any]) -> None:
     record = read_record(folder, number)
     done = record is not None and record["status"] in DONE
     if given["asha"]:
-        _tell_again(trial_folder(folder, number), tune.report)
+        _tell_again(trial_folder(folder, number), recipe.epochs, tune.report)
     if record is None or not done:
         callbacks = [_Report(tune.report)] if given["asha"] else []
         record = run_trial(folder, number, recipe, given["data_root"], callbacks)
@@ -112,18 +112,18 @@ def _trial(config: Mapping[str, Any]) -> None:
         tune.report({METRIC: record.get(METRIC, float("nan")), "epoch": record.get("epochs", 0)})
 
 
-def _tell_again(run: Path, report: Callable[[dict[str, Any]], None]) -> None:
-    """Report the epochs that a run has behind it."""
+def _tell_again(run: Path, epochs: int, report: Callable[[dict[str, Any]], None]) -> None:
+    """Report the epochs that a run of so many has behind it."""
     history = run / HISTORY
     lines = history.read_text().splitlines() if history.is_file() else []
     for line in map(json.loads, lines):
-        if METRIC in line:
+        if METRIC in line and line["epoch"] < epochs:
             report({METRIC: line[METRIC], "epoch": line["epoch"]})
 
 
 @final
 class _Report(Callback):
-    """Tell ASHA how good every epoch was; it may end the trial there."""
+    """Tell ASHA how good every epoch but the last was; it may end the trial there."""
 
     def __init__(self, report: Callable[[dict[str, Any]], None]) -> None:
         self.report = report
@@ -133,7 +133,8 @@ class _Report(Callback):
         line = state.history[-1]
         if METRIC not in line:
             raise ValueError("asha=True compares validation NLLs after every epoch, and this method has none")
-        self.report({METRIC: line[METRIC], "epoch": state.epoch})
+        if state.epoch < state.epochs:
+            self.report({METRIC: line[METRIC], "epoch": state.epoch})
 
 
 def _told_by(base: type, folder: Path, missing: set[int], told: Callable[[int, Mapping[str, Any] | None], None]) -> Any:

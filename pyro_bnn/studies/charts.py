@@ -185,7 +185,7 @@ def _range(values: Sequence[float | None]) -> tuple[float, float]:
 
 def _axes(body: list[str], figure: Mapping[str, Any], x: _Scale, y: _Scale) -> None:
     names = figure.get("names", ())
-    for value in range(len(names)) if names else x.ticks(5):
+    for value in range(len(names)) if names else figure.get("ticks") or x.ticks(5):
         at = x(value)
         words = escape(names[int(value)]) if names else _tick(value)
         body.append(f'<path class="grid" d="M{at:.1f},{y.start:.1f} V{y.end:.1f}"/>')
