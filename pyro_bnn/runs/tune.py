@@ -14,6 +14,7 @@ that they had, without training, so that it knows what it knew.
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -38,6 +39,9 @@ __all__ = ["tune_trials"]
 
 _REDUCTION = 3
 
+_LOOK = 5.0
+"""Seconds between two looks at the machines of a cluster."""
+
 
 def tune_trials(
     folder: Path,
@@ -51,7 +55,7 @@ def tune_trials(
     asha: bool,
 ) -> None:
     """Run the trials that have no record, and tell of each that ended."""
-    with environment(TUNE_DISABLE_SIGINT_HANDLER="1"), started_ray(address, jobs):
+    with environment(TUNE_DISABLE_SIGINT_HANDLER="1"), started_ray(address, jobs) as ray:
         from ray import tune
         from ray.tune.schedulers import ASHAScheduler
 
@@ -81,7 +85,7 @@ def tune_trials(
                 storage_path=str(own),
                 verbose=0,
                 failure_config=tune.FailureConfig(max_failures=RETRIES),
-                callbacks=[_told_by(tune.Callback, folder, set(missing), told)],
+                callbacks=[_told_by(tune.Callback, ray, folder, set(missing), told)],
             ),
         )
         tuner.fit()
@@ -137,12 +141,26 @@ class _Report(Callback):
             self.report({METRIC: line[METRIC], "epoch": state.epoch})
 
 
-def _told_by(base: type, folder: Path, missing: set[int], told: Callable[[int, Mapping[str, Any] | None], None]) -> Any:
-    """Return a callback of Tune's that tells of every trial that ended, with a record for one that left none."""
+def _told_by(
+    base: type, ray: Any, folder: Path, missing: set[int], told: Callable[[int, Mapping[str, Any] | None], None]
+) -> Any:
+    """
+    Return a callback of Tune's that tells of every trial that ended, with a record for one that left none.
+
+    It ends a sweep whose cluster has no machine left, for which Tune would wait for ever.
+    """
+    looked = time.monotonic()
 
     class Told(base):  # type: ignore[misc]
         def __reduce__(self) -> Any:  # Tune keeps a copy, which it never uses here
             return base, ()
+
+        def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+            nonlocal looked
+            if time.monotonic() - looked > _LOOK:
+                looked = time.monotonic()
+                if not any(machine["Alive"] for machine in ray.nodes()):
+                    raise RuntimeError("the Ray cluster has no machine left; start again to go on with the sweep")
 
         def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
             self._tell(trial, None)

@@ -331,7 +331,7 @@ def test_a_killed_sweep_loses_no_trial_and_repeats_none(tmp_path: Path) -> None:
 def test_a_killed_sweep_on_ray_loses_no_trial_and_repeats_none(tmp_path: Path) -> None:
     pytest.importorskip("ray.tune")
     everything = ["ray::", "raylet", "gcs_server", "default_worker.py", "ray/_private", "ray/dashboard"]
-    killed_and_resumed(tmp_path / "killed", "ray::", everything, "local")
+    killed_and_resumed(tmp_path / "killed", "ray::ImplicitFunc", everything, "local")
     whole = start(tmp_path / "whole", "--ray", "none")
     assert whole.wait(900) == 0, whole.communicate()[0]
     assert without_seconds(tmp_path / "killed" / "sweep") == without_seconds(tmp_path / "whole")
