@@ -3,10 +3,12 @@
 import csv
 import json
 import math
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Iterator
@@ -227,6 +229,24 @@ def test_a_trial_waits_for_a_process_of_an_earlier_start(tmp_path: Path, monkeyp
     assert record["status"] == "failed"
     assert "is being trained by process" in record["error"]
     assert run_trial(tmp_path, 0, recipe, None)["status"] == "finished"
+
+
+def test_a_trial_whose_process_is_killed_goes_on_in_a_new_one(tmp_path: Path) -> None:
+    """Killed after the first record, in the middle of a later trial: every trial is done, the first not again."""
+    killed: list[float] = []
+
+    def kill_once(finished: int, total: int) -> None:
+        if finished == 1 and not killed:
+            killed.append((tmp_path / "records" / "000.json").stat().st_mtime_ns)
+            threading.Timer(0.1, lambda: [child.kill() for child in multiprocessing.active_children()]).start()
+
+    given: dict[str, Any] = {"runs": 4, "settings": {**TINY, "epochs": 60}, "jobs": 1, "out": tmp_path}
+    swept = sweep("perceptron-and", [RATES], done=kill_once, **given)
+    assert [row["status"] for row in swept.rows] == ["finished"] * 4
+    assert killed == [(tmp_path / "records" / "000.json").stat().st_mtime_ns]
+    for number in range(4):
+        lines = (trial_folder(tmp_path, number) / "metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["epoch"] for line in lines] == list(range(1, 61))
 
 
 # -- kills ---------------------------------------------------------------------------------------------------------
