@@ -8,7 +8,7 @@ What many ranks take per step in memory and communication, and the efficiency to
 With R random parameters (each a mean and a deviation), O others (of normalisation layers), float32 and Adam:
 
     kept between steps     parameters 4 (2R + O), gradients 4 (2R + O), Adam's moments 8 (2R + O)
-    while a step runs      sigma, the noise, the drawn weights and their gradient, 4 R each; activations
+    while a step runs      at least sigma, the noise, the drawn weights and their gradient, 4 R each; activations
     all-reduced            4 (2R + O): one flat vector of gradients
     ring all-reduce        t(n) = 2 (n - 1) / n * bytes / bandwidth + 2 (n - 1) * latency        (n ranks)
     efficiency             T / (T + t(n)), T the step of one rank with its own batch
@@ -222,13 +222,20 @@ def markdown(
         cost = [ring_seconds(all_reduced(count, True), ranks[-1], one, latency) for one in gbits]
         size = [in_words(all_reduced(count, uncertain)) for uncertain in (False, True)]
         sent.append([case.title, *size, *(_duration(t) for t in cost), _duration(times[name])])
+    more = [
+        (measured["steps"][name]["bytes"] - sum(memory(count, True).values())) / count.random
+        for name, count in counts.items()
+        if count.random > 10**7
+    ]
     head = "network|R|O|kept, point|kept, mean field|of a step|activations|mean field / point|all, counted / measured"
     parts = [
         "### Memory of a rank",
         _table(head.split("|"), held),
         f"The last column: all of it for the mean field, and by how much the memory of a process rose while it trained "
-        f"a few steps (torch {measured['torch']}, {measured['machine']}, {measured['date']}): its libraries' buffers "
-        "and what an optimizer needs for a moment are in that, too.",
+        f"a few steps (torch {measured['torch']}, {measured['machine']}, {measured['date']}). What is counted is what "
+        f"cannot be less. Above 10^7 parameters {min(more):.0f} to {max(more):.0f} bytes per random parameter were "
+        "measured on top: 8 of them are the network and the model's copy of it, the rest, not taken apart, is what an "
+        "operation needs for a moment, buffers of libraries, and freed memory that is kept.",
         "### Communication of a step",
         _table(
             ["network", "bytes, point", "bytes, mean field"]
@@ -248,7 +255,7 @@ def markdown(
             for name, count in counts.items()
             for one in gbits
         ]
-        parts.append(_table(["network and network", *(f"{n} ranks" for n in ranks)], rows))
+        parts.append(_table(["network, bandwidth", *(f"{n} ranks" for n in ranks)], rows))
     return "\n\n".join(parts)
 
 
