@@ -234,7 +234,7 @@ def markdown(
         f"The last column: all of it for the mean field, and by how much the memory of a process rose while it trained "
         f"a few steps (torch {measured['torch']}, {measured['machine']}, {measured['date']}). What is counted is what "
         f"cannot be less. Above 10^7 parameters {min(more):.0f} to {max(more):.0f} bytes per random parameter were "
-        "measured on top: 8 of them are the network and the model's copy of it, the rest, not taken apart, is what an "
+        "measured on top: 4 of them are the network that the model holds, the rest, not taken apart, is what an "
         "operation needs for a moment, buffers of libraries, and freed memory that is kept.",
         "### Communication of a step",
         _table(
