@@ -259,16 +259,25 @@ _COMMAND = [
 
 
 def start(folder: Path, *more: str) -> subprocess.Popen[str]:
+    """Start the sweep as a session of its own; what it says goes into a file beside the folder."""
     command = [sys.executable, "-m", "pyro_bnn", *_COMMAND, "--out", str(folder), *more]
-    return subprocess.Popen(
-        command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    with said_by(folder).open("a") as said:
+        return subprocess.Popen(command, start_new_session=True, stdout=said, stderr=subprocess.STDOUT, text=True)
 
 
-def until(holds: Any, process: "subprocess.Popen[str]", seconds: float = 600.0) -> None:
+def said_by(folder: Path) -> Path:
+    return folder.with_suffix(".said")
+
+
+def finished(folder: Path, *more: str) -> None:
+    """Run the sweep to its end."""
+    assert start(folder, *more).wait(900) == 0, said_by(folder).read_text()
+
+
+def until(holds: Any, process: "subprocess.Popen[str]", folder: Path, seconds: float = 600.0) -> None:
     begun = time.monotonic()
     while not holds():
-        assert process.poll() is None, process.communicate()[0]
+        assert process.poll() is None, said_by(folder).read_text()
         assert time.monotonic() - begun < seconds, "it never came to that"
         time.sleep(0.05)
 
@@ -314,21 +323,19 @@ def killed_and_resumed(folder: Path, worker: str, driver: list[str], engine: str
     process = start(out, "--ray", engine)
     (folder / "session").write_text(str(process.pid))
     try:
-        until(lambda: len(records(out)) >= 4, process)
+        until(lambda: len(records(out)) >= 4, process, out)
         workers = processes(folder, worker)
         assert workers
         kill(workers[:1])
-        until(lambda: len(records(out)) >= 12, process)
+        until(lambda: len(records(out)) >= 12, process, out)
     finally:
         process.kill()
         for words in driver:
             kill(processes(folder, words))
-        process.communicate()
+        process.wait()
     before = records(out)
     assert 12 <= len(before) < 24
-    done = start(out, "--ray", engine)
-    said, _ = done.communicate(timeout=900)
-    assert done.returncode == 0, said
+    finished(out, "--ray", engine)
     after = records(out)
     assert sorted(after) == list(range(24))
     assert {number: after[number] for number in before} == before  # none repeated
@@ -341,8 +348,7 @@ def killed_and_resumed(folder: Path, worker: str, driver: list[str], engine: str
 @pytest.mark.timeout(1800)
 def test_a_killed_sweep_loses_no_trial_and_repeats_none(tmp_path: Path) -> None:
     killed_and_resumed(tmp_path / "killed", "spawn_main", ["spawn_main"], "none")
-    whole = start(tmp_path / "whole", "--ray", "none")
-    assert whole.wait(900) == 0, whole.communicate()[0]
+    finished(tmp_path / "whole", "--ray", "none")
     assert without_seconds(tmp_path / "killed" / "sweep") == without_seconds(tmp_path / "whole")
 
 
@@ -352,8 +358,7 @@ def test_a_killed_sweep_on_ray_loses_no_trial_and_repeats_none(tmp_path: Path) -
     pytest.importorskip("ray.tune")
     everything = ["ray::", "raylet", "gcs_server", "default_worker.py", "ray/_private", "ray/dashboard"]
     killed_and_resumed(tmp_path / "killed", "ray::ImplicitFunc", everything, "local")
-    whole = start(tmp_path / "whole", "--ray", "none")
-    assert whole.wait(900) == 0, whole.communicate()[0]
+    finished(tmp_path / "whole", "--ray", "none")
     assert without_seconds(tmp_path / "killed" / "sweep") == without_seconds(tmp_path / "whole")
 
 
@@ -362,13 +367,11 @@ def test_a_killed_sweep_on_ray_loses_no_trial_and_repeats_none(tmp_path: Path) -
 def test_asha_stops_trials_and_goes_on(tmp_path: Path) -> None:
     pytest.importorskip("ray.tune")
     more = ["--ray", "local", "--asha", "--runs", "6", "--set", "epochs=9"]
-    first = start(tmp_path, *more)
-    said, _ = first.communicate(timeout=600)
-    assert first.returncode == 0, said
-    rows = [json.loads(text) for _, text in records(tmp_path).values()]
+    folder = tmp_path / "sweep"
+    finished(folder, *more)
+    rows = [json.loads(text) for _, text in records(folder).values()]
     assert {row["status"] for row in rows} == {"finished", "stopped"}
     assert all(row["epochs"] in (1, 3) for row in rows if row["status"] == "stopped")
-    before = records(tmp_path)
-    again = start(tmp_path, *more)
-    assert again.wait(600) == 0
-    assert records(tmp_path) == before
+    before = records(folder)
+    finished(folder, *more)
+    assert records(folder) == before
