@@ -10,6 +10,7 @@ Prints a table of figures and, where something went wrong, what; the exit code i
 """
 
 import argparse
+import importlib
 import json
 import re
 import sys
@@ -40,13 +41,32 @@ PARTS: dict[str, Callable[[Path, float, int], dict[str, Any]]] = {
 
 
 def _ready() -> None:
-    """Import what children need, and compute with one thread: what has threads is not to be forked."""
+    """
+    Import what children need, and compute with one thread: what has threads is not to be forked.
+
+    With it goes what is otherwise imported when it is first used, or children would do little else: a kill is to meet
+    a training, and not its imports.
+    """
     import torch
 
     torch.set_num_threads(1)
-    import pyro_bnn.analysis.report.outputs
-    import pyro_bnn.cli
-    import pyro_bnn.runs.train  # noqa: F401
+    for name in _USED_LATE:
+        importlib.import_module(name)
+
+
+_USED_LATE = (
+    "pyro_bnn.analysis.report.outputs",
+    "pyro_bnn.cli",
+    "pyro_bnn.runs.train",
+    "PIL.JpegImagePlugin",
+    "PIL.PngImagePlugin",
+    "arviz",
+    "h5netcdf.legacyapi",
+    "jinja2",
+    "matplotlib.pyplot",
+    "torch._dynamo",
+    "torchmetrics",
+)
 
 
 def table(figures: dict[str, Any]) -> str:
