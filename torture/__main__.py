@@ -24,7 +24,7 @@ from typing import Any
 
 from pyro_bnn.common.files import insert_between, write_text
 from pyro_bnn.common.limits import Limits
-from torture.crashes import crashes, full_disk
+from torture.crashes import crashes, folder_gone, full_disk, read_only
 from torture.fuzz import FUZZ, fuzzed
 from torture.kills import kills
 from torture.soak import soak
@@ -34,6 +34,8 @@ PARTS: dict[str, Callable[[Path, float, int], dict[str, Any]]] = {
     "kills": kills,
     "crashes": crashes,
     "full disk": full_disk,
+    "read-only folder": read_only,
+    "folder gone": folder_gone,
     "together": together,
     "soak": soak,
     **{name: fuzzed(name) for name in FUZZ},

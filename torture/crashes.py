@@ -1,9 +1,9 @@
 """
-A crash, and a full disk, at every call by which a run changes the disk.
+A crash, a full disk, a folder that turns read-only or is removed, at every call by which a run changes the disk.
 
-The calls of a run are counted; then the run is begun anew for each of them and ends there (`os._exit`), or meets `No
-space left on device` there and at every later call; a file that is being written is half written. A full disk has to be
-one line and exit code 2. What is left is gone on with, to the same bits.
+The calls of a run are counted; then the run is begun anew for each of them and ends there (`os._exit`), or meets an
+error of the system there and at every later call; a file that is being written is half written. An error has to be one
+line and exit code 2. What is left is gone on with, to the same bits.
 """
 
 import errno
@@ -11,17 +11,18 @@ import functools
 import os
 import resource
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from torture.kinds import recipe_of
-from torture.process import GONE, Ended, at_call, child, fail_from, wait
+from torture.process import GONE, Ended, at_call, child, fail_from, gone_from, wait
 from torture.runs import check_same, fingerprint, finish, last_words, train_in
 
-__all__ = ["crashes", "full_disk"]
+__all__ = ["crashes", "folder_gone", "full_disk", "read_only"]
 
 KINDS = ("svi", "ensemble", "hmc", "divergence", "report")
+NEEDS_NO_ROOM = ("unlink", "rmdir", "chmod")
 
 
 def crashes(folder: Path, share: float, seed: int) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def full_disk(folder: Path, share: float, seed: int) -> dict[str, Any]:
     figures: dict[str, Any] = {"calls": 0, "limits": 0, "other bits": 0, "stuck": 0, "words": []}
 
     def full(run: Path, kind: str, number: int, log: Path) -> None:
-        _refused(run, kind, log, lambda: at_call(run, fail_from(number, errno.ENOSPC)))
+        _refused(run, kind, log, lambda: at_call(run, fail_from(number, errno.ENOSPC, NEEDS_NO_ROOM)))
 
     def small(run: Path, kind: str, size: int, log: Path) -> None:
         _refused(run, kind, log, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY)))
@@ -62,6 +63,31 @@ def full_disk(folder: Path, share: float, seed: int) -> dict[str, Any]:
         spoil = functools.partial(small, kind="report", size=size, log=place / "log")
         _one(place / "run", "report", spoil, place, figures)
         figures["limits"] += 1
+    return figures
+
+
+def read_only(folder: Path, share: float, seed: int) -> dict[str, Any]:
+    """Let nothing in the folder be changed from a call on, as on a disk that the system has remounted."""
+    figures: dict[str, Any] = {"calls": 0, "other bits": 0, "stuck": 0, "words": []}
+
+    def locked(run: Path, kind: str, number: int, log: Path) -> None:
+        _refused(run, kind, log, lambda: at_call(run, fail_from(number, errno.EROFS)))
+
+    _at_each_call(folder, share, figures, locked, ("svi", "hmc"))
+    return figures
+
+
+def folder_gone(folder: Path, share: float, seed: int) -> dict[str, Any]:
+    """Remove the folder at a call; the run ends, and the next one begins anew."""
+    figures: dict[str, Any] = {"calls": 0, "other bits": 0, "stuck": 0, "words": []}
+
+    def removed(run: Path, kind: str, number: int, log: Path) -> None:
+        # before the first call there is no folder
+        _refused(run, kind, log, lambda: at_call(run, gone_from(max(2, number), run)))
+        if (run / "results.json").exists():
+            raise Ended(f"{kind}: finished in a folder that was removed")
+
+    _at_each_call(folder, share, figures, removed, ("svi", "hmc"))
     return figures
 
 
@@ -85,14 +111,20 @@ def _refused(run: Path, kind: str, log: Path, spoil: Callable[[], None]) -> None
 
 
 def _at_each_call(
-    folder: Path, share: float, figures: dict[str, Any], spoil: Callable[[Path, str, int, Path], None]
+    folder: Path,
+    share: float,
+    figures: dict[str, Any],
+    spoil: Callable[[Path, str, int, Path], None],
+    kinds: Sequence[str] = KINDS,
 ) -> None:
-    for kind in KINDS[: max(1, round(len(KINDS) * min(1.0, 2 * share)))]:
+    """Spoil at every call; of the report at those that a run without one, which is among the kinds, does not make."""
+    for kind in kinds[: max(1, round(len(kinds) * min(1.0, 2 * share)))]:
         place = folder / kind
         place.mkdir(parents=True)
         finish(place / "whole", kind, place / "log")
-        total = _count(place / "counted", kind, place / "log")
-        for number in range(1, total + 1, max(1, round(1 / share))):
+        before = _count(place / "plain", kind, place / "log", report=False) if kind == "report" else 0
+        total = _count(place / "counted", kind, place / "log", report=kind == "report")
+        for number in range(before + 1, total + 1, max(1, round(1 / share))):
             at = functools.partial(_at, spoil, kind, number, place / "log")
             _one(place / f"at-{number}", kind, at, place, figures)
             figures["calls"] += 1
@@ -113,14 +145,14 @@ def _one(run: Path, kind: str, spoil: Callable[[Path], None], place: Path, figur
         figures["words"].append(f"{run.name}: {error}")
 
 
-def _count(run: Path, kind: str, log: Path) -> int:
+def _count(run: Path, kind: str, log: Path, *, report: bool) -> int:
     """Return how many calls a run makes."""
-    counted = run.parent / "count"
+    counted = run.parent / f"{run.name}.calls"
 
     def work() -> int:
         calls: list[str] = []
         at_call(run, lambda count, name: calls.append(name))
-        code = train_in(run, kind)
+        code = train_in(run, kind, report=report)
         descriptor = os.open(counted, os.O_WRONLY | os.O_CREAT)
         os.write(descriptor, str(len(calls)).encode())
         return code

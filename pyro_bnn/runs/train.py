@@ -8,8 +8,10 @@ and SHA-256 of each. Everything is built and checked before the folder is made, 
 scored, and what is written is whole or not there: the run can be taken up from wherever it was killed.
 """
 
+import errno
 import json
 import logging
+import os
 import platform
 import shlex
 import time
@@ -123,10 +125,18 @@ def train(
                 if not set(wrong) - {ARVIZ, REPORT}:
                     return _finished(path, parts, set(wrong), report=report and place.writable)
                 log.warning("%s: %s damaged or missing, made again", path, ", ".join(wrong))
-            return _train(parts, place, watchers, data_root, report=report)
+            run = _train(parts, place, watchers, data_root, report=report)
+        if not path.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return run
     except OSError as error:
         if error.errno is None or (isinstance(error, FileNotFoundError) and path.is_dir()):
             raise
+        if not path.is_dir():
+            raise RuntimeError(
+                f"the run folder {path} is gone: it was moved or removed while it was trained; put it back and go on "
+                f"with --resume (resume=True), or begin anew"
+            ) from error
         raise RuntimeError(
             f"{error.strerror or error}: {error.filename or path}; the run stays as it last was written: free or give "
             f"room and rights there, and go on with --resume (resume=True)"
