@@ -299,7 +299,7 @@ def test_an_array_of_a_card_is_checked_before_memory_is_taken(card: Path, tmp_pa
     shutil.copytree(card, other)
     header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 10), }".ljust(117) + "\n"
     (other / "noise.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode())
-    with pytest.raises(BadFile, match="noise.npy is damaged"):
+    with pytest.raises(BadFile, match=r"noise\.npy is damaged"):
         verify_noise(other)
     seal(other)
     with pytest.raises(BadFile, match="header for 40,000,000,000,000 bytes and holds 0"):
