@@ -47,13 +47,17 @@ def _ready() -> None:
     Import what children need, and compute with one thread: what has threads is not to be forked.
 
     With it goes what is otherwise imported when it is first used, or children would do little else: a kill is to meet
-    a training, and not its imports.
+    a training, and not its imports. And the export for ArviZ gets a tenth of its draws: its files are made by the same
+    calls, and it would take most of the time.
     """
     import torch
 
     torch.set_num_threads(1)
     for name in _USED_LATE:
         importlib.import_module(name)
+    from pyro_bnn.analysis.report import outputs
+
+    outputs._DRAWS, outputs._PRIOR_DRAWS = 20, 5
 
 
 _USED_LATE = (

@@ -21,7 +21,7 @@ from typing import Any
 __all__ = ["Ended", "at_call", "child", "fail_from", "gone_from", "wait"]
 
 CALLS = ("mkdir", "replace", "fsync", "unlink", "rmdir", "chmod", "open", "ftruncate", "write", "rename")
-EVERY = 250
+EVERY = 25
 """Of how many writes of data into a file of HDF5 one is a call."""
 
 GONE = 137
