@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from torture.kinds import recipe_of
-from torture.process import GONE, Ended, at_call, child, fail_from, gone_from, wait
+from torture.process import GONE, Ended, at_call, child, fail_from, gone_from, shared_out, wait
 from torture.runs import check_same, fingerprint, finish, last_words, train_in
 
 __all__ = ["crashes", "folder_gone", "full_disk", "read_only"]
@@ -61,7 +61,7 @@ def full_disk(folder: Path, share: float, seed: int) -> dict[str, Any]:
         place.mkdir()
         finish(place / "whole", "report", place / "log")
         spoil = functools.partial(small, kind="report", size=size, log=place / "log")
-        _one(place / "run", "report", spoil, place, figures)
+        _one(place / "run", "report", spoil, place, place / "log", figures)
         figures["limits"] += 1
     return figures
 
@@ -124,24 +124,30 @@ def _at_each_call(
         finish(place / "whole", kind, place / "log")
         before = _count(place / "plain", kind, place / "log", report=False) if kind == "report" else 0
         total = _count(place / "counted", kind, place / "log", report=kind == "report")
-        for number in range(before + 1, total + 1, max(1, round(1 / share))):
-            at = functools.partial(_at, spoil, kind, number, place / "log")
-            _one(place / f"at-{number}", kind, at, place, figures)
-            figures["calls"] += 1
+
+        def at_one(number: int, figures: dict[str, Any]) -> None:
+            log = place / f"at-{number}.words"
+            _one(place / f"at-{number}", kind, functools.partial(_at, spoil, kind, number, log), place, log, figures)
+            figures["calls"] = figures.get("calls", 0) + 1
+
+        numbers = range(before + 1, total + 1, max(1, round(1 / share)))
+        for key, value in shared_out(numbers, at_one, place / "work").items():
+            figures[key] += value
 
 
 def _at(spoil: Callable[[Path, str, int, Path], None], kind: str, number: int, log: Path, run: Path) -> None:
     spoil(run, kind, number, log)
 
 
-def _one(run: Path, kind: str, spoil: Callable[[Path], None], place: Path, figures: dict[str, Any]) -> None:
+def _one(run: Path, kind: str, spoil: Callable[[Path], None], place: Path, log: Path, figures: dict[str, Any]) -> None:
     try:
         spoil(run)
-        finish(run, kind, place / "log")
+        finish(run, kind, log)
         check_same(fingerprint(run, kind), fingerprint(place / "whole", kind), kind)
         shutil.rmtree(run)
     except Ended as error:
-        figures["other bits" if "another" in str(error) else "stuck"] += 1
+        what = "other bits" if "another" in str(error) else "stuck"
+        figures[what] = figures.get(what, 0) + 1
         figures["words"].append(f"{run.name}: {error}")
 
 

@@ -6,7 +6,9 @@ calls that change the disk are counted by wrapping them in the child; nothing of
 """
 
 import builtins
+import functools
 import io
+import json
 import os
 import shutil
 import signal
@@ -14,15 +16,18 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Ended", "at_call", "child", "fail_from", "gone_from", "wait"]
+__all__ = ["Ended", "at_call", "child", "fail_from", "gone_from", "shared_out", "wait"]
 
 CALLS = ("mkdir", "replace", "fsync", "unlink", "rmdir", "chmod", "open", "ftruncate", "write", "rename")
 EVERY = 25
 """Of how many writes of data into a file of HDF5 one is a call."""
+
+JOBS = 2
+"""How many processes work at a time, on two cores."""
 
 GONE = 137
 
@@ -74,6 +79,27 @@ def wait(pid: int, seconds: float | None = None, *, limit: float = 300.0) -> int
             os.waitpid(pid, 0)
             return GONE
         time.sleep(0.001)
+
+
+def shared_out(cases: Sequence[Any], work: Callable[[Any, dict[str, Any]], None], log: Path) -> dict[str, Any]:
+    """Do the work of the cases in several children; return the sums of the figures that they put into their tables."""
+
+    def some(i: int) -> int:
+        figures: dict[str, Any] = {"words": []}
+        for case in cases[i::JOBS]:
+            work(case, figures)
+        log.with_name(f"{log.name}.{i}").write_text(json.dumps(figures))
+        return 0
+
+    total: dict[str, Any] = {"words": []}
+    pids = [child(functools.partial(some, i), log) for i in range(JOBS)]
+    codes = [wait(pid, limit=20_000) for pid in pids]
+    for i, code in enumerate(codes):
+        if code:
+            raise Ended(f"exit code {code}: {log.read_text()[-300:]}")
+        for key, value in json.loads(log.with_name(f"{log.name}.{i}").read_text()).items():
+            total[key] = total[key] + value if key in total else value
+    return total
 
 
 def at_call(root: Path, act: Callable[[int, str], None]) -> None:
