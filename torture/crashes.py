@@ -8,10 +8,11 @@ line and exit code 2. What is left is gone on with, to the same bits.
 
 import errno
 import functools
+import json
 import os
 import resource
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def full_disk(folder: Path, share: float, seed: int) -> dict[str, Any]:
     def small(run: Path, kind: str, size: int, log: Path) -> None:
         _refused(run, kind, log, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY)))
 
-    _at_each_call(folder, share, figures, full)
+    _at_each_call(folder, share, figures, full, but=NEEDS_NO_ROOM)
     for size in (2_000, 8_000, 30_000, 100_000)[: max(1, round(4 * share))]:
         place = folder / f"limit-{size}"
         place.mkdir()
@@ -116,22 +117,27 @@ def _at_each_call(
     figures: dict[str, Any],
     spoil: Callable[[Path, str, int, Path], None],
     kinds: Sequence[str] = KINDS,
+    but: Collection[str] = (),
 ) -> None:
-    """Spoil at every call; of the report at those that a run without one, which is among the kinds, does not make."""
+    """
+    Spoil at every call; of the report at those that a run without one, which is among the kinds, does not make.
+
+    :param but: the names of calls that are left out, for nothing happens to them.
+    """
     for kind in kinds[: max(1, round(len(kinds) * min(1.0, 2 * share)))]:
         place = folder / kind
         place.mkdir(parents=True)
         finish(place / "whole", kind, place / "log")
-        before = _count(place / "plain", kind, place / "log", report=False) if kind == "report" else 0
-        total = _count(place / "counted", kind, place / "log", report=kind == "report")
+        before = len(_calls(place / "plain", kind, place / "log", report=False)) if kind == "report" else 0
+        calls = _calls(place / "counted", kind, place / "log", report=kind == "report")
 
         def at_one(number: int, figures: dict[str, Any]) -> None:
             log = place / f"at-{number}.words"
             _one(place / f"at-{number}", kind, functools.partial(_at, spoil, kind, number, log), place, log, figures)
             figures["calls"] = figures.get("calls", 0) + 1
 
-        numbers = range(before + 1, total + 1, max(1, round(1 / share)))
-        for key, value in shared_out(numbers, at_one, place / "work").items():
+        numbers = [i + 1 for i, name in enumerate(calls) if i >= before and name not in but]
+        for key, value in shared_out(numbers[:: max(1, round(1 / share))], at_one, place / "work").items():
             figures[key] += value
 
 
@@ -151,18 +157,18 @@ def _one(run: Path, kind: str, spoil: Callable[[Path], None], place: Path, log: 
         figures["words"].append(f"{run.name}: {error}")
 
 
-def _count(run: Path, kind: str, log: Path, *, report: bool) -> int:
-    """Return how many calls a run makes."""
-    counted = run.parent / f"{run.name}.calls"
+def _calls(run: Path, kind: str, log: Path, *, report: bool) -> list[str]:
+    """Return the names of the calls that a run makes."""
+    written = run.parent / f"{run.name}.calls"
 
     def work() -> int:
         calls: list[str] = []
         at_call(run, lambda count, name: calls.append(name))
         code = train_in(run, kind, report=report)
-        descriptor = os.open(counted, os.O_WRONLY | os.O_CREAT)
-        os.write(descriptor, str(len(calls)).encode())
+        written.write_text(json.dumps(calls))
         return code
 
     if wait(child(work, log)):
         raise Ended(f"{kind}: {last_words(log)}")
-    return int(counted.read_text())
+    names: list[str] = json.loads(written.read_text())
+    return names

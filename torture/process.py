@@ -122,7 +122,7 @@ def at_call(root: Path, act: Callable[[int, str], None]) -> None:
                 path = os.readlink(f"/proc/self/fd/{path}")
             except OSError:
                 return False
-        return isinstance(path, (str, os.PathLike)) and os.fspath(path).startswith(str(root))
+        return isinstance(path, (str, os.PathLike)) and f"{os.fspath(path)}/".startswith(f"{root}/")
 
     def wrapped(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def instead(*arguments: Any, **options: Any) -> Any:

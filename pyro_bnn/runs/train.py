@@ -116,8 +116,10 @@ def train(
     if out is None:
         return _train(parts, None, watchers, data_root, report=False)
     path = out() if callable(out) else Path(out)
+    there = path.is_dir()
     try:
         with taken(path, parts.recipe, resume=resume) as place:
+            there = True
             if place.recipe.model_dump() != parts.recipe.model_dump():  # its rates were changed on the way
                 parts = assemble(place.recipe, data_root)
             if (path / RESULTS).is_file():
@@ -133,6 +135,11 @@ def train(
         if error.errno is None or (isinstance(error, FileNotFoundError) and path.is_dir()):
             raise
         if not path.is_dir():
+            if not there:
+                raise RuntimeError(
+                    f"{error.strerror or error}: {error.filename or path}; the run folder {path} cannot be made: "
+                    f"choose another one with out= (--out), or give rights there"
+                ) from error
             raise RuntimeError(
                 f"the run folder {path} is gone: it was moved or removed while it was trained; put it back and go on "
                 f"with --resume (resume=True), or begin anew"
