@@ -1,7 +1,7 @@
 """
 Torture the library: kill it, crash it, fill its disk, start it twice, let it run for long; count what was lost.
 
-    python -m torture                             everything: about half an hour on two cores
+    python -m torture                             everything: about forty minutes on two idle cores
     python -m torture --share 0.05 --only kills   a twentieth of one part
     python -m torture --json figures.json         the figures for the documents, too; those of other parts stay
     python -m torture --json figures.json --document docs/trust.md     run nothing; put its figures into that page
@@ -13,6 +13,7 @@ import argparse
 import importlib
 import json
 import re
+import resource
 import sys
 import tempfile
 import time
@@ -75,6 +76,11 @@ _USED_LATE = (
 )
 
 
+def _cpu_seconds() -> float:
+    """Return what this process and its children have computed, whatever else the machine does."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
 def table(figures: dict[str, Any]) -> str:
     """Return the figures as a table in Markdown, a row for each part that was run."""
     lines = ["| part | share | figures | gone wrong | on |", "|---|--:|---|--:|---|"]
@@ -110,13 +116,17 @@ def main(arguments: list[str] | None = None) -> int:
         page = insert_between(given.document.read_text(), "torture", table(figures))
         write_text(given.document, insert_between(page, "limits", limits_table()))
         return 0
+    if given.only is None:
+        print(f"about {max(1, round(40 * given.share))} minutes on two idle cores; parts by themselves: --only", flush=True)
     _ready()
     failed = False
     with tempfile.TemporaryDirectory(prefix="torture-") as folder:
         for name in given.only or PARTS:
-            began = time.monotonic()
+            began, computed = time.monotonic(), _cpu_seconds()
             figures[name] = PARTS[name](Path(folder) / name.replace(" ", "-"), given.share, given.seed)
-            figures[name] |= {"seconds": round(time.monotonic() - began, 1), "share": given.share, "seed": given.seed}
+            figures[name] |= {"seconds": round(time.monotonic() - began, 1)}
+            figures[name] |= {"of computing": round(_cpu_seconds() - computed, 1)}
+            figures[name] |= {"share": given.share, "seed": given.seed}
             figures[name]["date"] = datetime.now(timezone.utc).date().isoformat()
             failed = failed or bool(figures[name]["words"])
             shown = ", ".join(f"{key} {value}" for key, value in figures[name].items() if key != "words")
