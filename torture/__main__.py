@@ -117,7 +117,8 @@ def main(arguments: list[str] | None = None) -> int:
         write_text(given.document, insert_between(page, "limits", limits_table()))
         return 0
     if given.only is None:
-        print(f"about {max(1, round(40 * given.share))} minutes on two idle cores; parts by themselves: --only", flush=True)
+        minutes = max(1, round(40 * given.share))
+        print(f"about {minutes} minutes on two idle cores; parts by themselves: --only", flush=True)
     _ready()
     failed = False
     with tempfile.TemporaryDirectory(prefix="torture-") as folder:
