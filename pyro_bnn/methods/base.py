@@ -7,6 +7,7 @@ fit, a member, a chain) keeps its own checkpoint, and a unit that is finished is
 """
 
 import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -17,7 +18,7 @@ import torch
 from pyro.optim import PyroOptim
 
 from pyro_bnn.common.calls import misfit
-from pyro_bnn.common.files import make_folder, write_text
+from pyro_bnn.common.files import sync_folder, write_text
 from pyro_bnn.data.split import Split
 from pyro_bnn.data.standardise import plain
 from pyro_bnn.guides import AutoPoint
@@ -67,7 +68,7 @@ HISTORY = "metrics.jsonl"
 
 def write_history(folder: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     """Write the lines so far."""
-    write_text(folder / HISTORY, history_text(lines), sync=False)
+    write_text(folder / HISTORY, history_text(lines), sync=False, make=False)
 
 
 def history_text(lines: Sequence[Mapping[str, Any]]) -> str:
@@ -116,9 +117,10 @@ def checkpoints(run: Path, part: str = "") -> Path:
 
 def make_folder_below(run: Path, folder: Path) -> None:
     """Make a folder inside a run folder; one that has gone meanwhile is not made again, and a link is not followed."""
-    if not run.is_dir():
-        raise FileNotFoundError(f"the run folder {run} is gone")
-    make_folder(folder)
+    for name in reversed([folder, *folder.parents]):
+        if name.is_relative_to(run) and name != run and not name.is_dir():
+            os.mkdir(name)
+            sync_folder(name.parent)
     if folder.resolve() != run.resolve() / folder.relative_to(run):
         raise ValueError(f"{folder} leads out of the run folder, by a link: remove it")
 

@@ -238,8 +238,9 @@ def _refuse_other_things(path: Path) -> None:
     strange = {name for name in names - _OWN if not is_leftover(name)}
     if strange and RECIPE not in names and not is_sealed(path):
         raise ValueError(f"{path} is a folder with other things in it: choose a new or empty one with out= (--out)")
-    if (path / "checkpoint").is_symlink():
-        raise ValueError(f"{path / 'checkpoint'} is a link, which is not followed: remove it")
+    for name in ("checkpoint", LOCK):
+        if (path / name).is_symlink():
+            raise ValueError(f"{path / name} is a link, which is not followed: remove it")
 
 
 @contextmanager

@@ -8,8 +8,10 @@ and SHA-256 of each. Everything is built and checked before the folder is made, 
 scored, and what is written is whole or not there: the run can be taken up from wherever it was killed.
 """
 
+import errno
 import json
 import logging
+import os
 import platform
 import shlex
 import time
@@ -145,8 +147,10 @@ def train(
         with _tracked(found, parts.recipe, None) as tracked:
             return _train(parts, None, [*watchers, *tracked], data_root, report=False)
     path = out() if callable(out) else Path(out)
+    there = path.is_dir()
     try:
         with taken(path, parts.recipe, resume=resume) as place:
+            there = True
             if place.recipe.model_dump() != parts.recipe.model_dump():  # its rates were changed on the way
                 parts = assemble(place.recipe, data_root)
             if (path / RESULTS).is_file():
@@ -155,10 +159,23 @@ def train(
                     return _finished(path, parts, set(wrong), report=report and place.writable)
                 log.warning("%s: %s damaged or missing, made again", path, ", ".join(wrong))
             with _tracked(found, place.recipe, path) as tracked:
-                return _train(parts, place, [*watchers, *tracked], data_root, report=report, apart=apart)
+                run = _train(parts, place, [*watchers, *tracked], data_root, report=report, apart=apart)
+        if not path.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return run
     except OSError as error:
         if error.errno is None or (isinstance(error, FileNotFoundError) and path.is_dir()):
             raise
+        if not path.is_dir():
+            if not there:
+                raise RuntimeError(
+                    f"{error.strerror or error}: {error.filename or path}; the run folder {path} cannot be made: "
+                    f"choose another one with out= (--out), or give rights there"
+                ) from error
+            raise RuntimeError(
+                f"the run folder {path} is gone: it was moved or removed while it was trained; put it back and go on "
+                f"with --resume (resume=True), or begin anew"
+            ) from error
         raise RuntimeError(
             f"{error.strerror or error}: {error.filename or path}; the run stays as it last was written: free or give "
             f"room and rights there, and go on with --resume (resume=True)"
