@@ -46,6 +46,7 @@ from pyro_bnn.common.sites import closed_kl, innermost, is_subsample
 from pyro_bnn.data.standardise import plain
 from pyro_bnn.inference.graph.private import MISSING
 from pyro_bnn.inference.kl import active_scales, scale_key
+from pyro_bnn.inference.native.mean_field import Deferred, FlatSites, draw_and_kl, usable
 from pyro_bnn.inference.sites import ParamSite, StepResult, param_sites
 
 __all__ = ["FlatMeanField_ELBO", "PlainGuide", "PlainModel"]
@@ -76,6 +77,15 @@ class PlainModel(Protocol):
 
     def plain_nll(self, values: Mapping[str, Tensor], scale: Callable[[Any], Any], x: Any, y: Tensor) -> Tensor:
         """Return minus the log-likelihood of a batch, scaled to the whole data set, and by `scale`."""
+        ...
+
+
+@runtime_checkable
+class PlainVectors(Protocol):
+    """A plain guide whose draw is loc + softplus(rho) z, of one pair of vectors."""
+
+    def plain_vectors(self) -> tuple[Tensor, Tensor, list[int], list[torch.Size]] | None:
+        """Return loc and rho (P,), where each site ends and its shape, in the model's order; None if it is not so."""
         ...
 
 
@@ -310,6 +320,8 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
         self.trace = trace
         self.undisturbed = False
         """Whether nobody's Python but libraries' runs between two steps: the training loop says so."""
+        self.may_defer = False
+        """Whether gradients may be left to be made, in `step_tensors`: the training loop says so."""
         self._recorded = _recordings() if trace is not False else None
         self._priors = _FlatPriors()
 
@@ -317,7 +329,7 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
 
     def loss_and_grads(self, model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any) -> float:
         """Return the loss, and add its gradients to those of the parameters."""
-        loss, _, _ = self._step(model, guide, args, kwargs)
+        loss, *_ = self._step(model, guide, args, kwargs)
         value = torch_item(loss)
         warn_if_nan(value, "loss")
         return cast(float, value)
@@ -328,11 +340,12 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
         """
         Do what `loss_and_grads` does without waiting for a number.
 
-        Returns `loss` and `nll` (minus the scaled log-likelihood) as 0-dimensional tensors, and `params`, the list of
-        unconstrained parameters in order of appearance.
+        Returns `loss` and `nll` (minus the scaled log-likelihood) as 0-dimensional tensors, `params`, the list of
+        unconstrained parameters in order of appearance, and `deferred`: None, or with `may_defer` the gradients of a
+        pair of vectors that have still to be made (:class:`pyro_bnn.inference.native.mean_field.Deferred`).
         """
-        loss, nll, params = self._step(model, guide, args, kwargs, with_params=True)
-        return {"loss": loss, "nll": nll, "params": [site.unconstrained for site in params]}
+        loss, nll, params, deferred = self._step(model, guide, args, kwargs, with_params=True)
+        return {"loss": loss, "nll": nll, "params": [site.unconstrained for site in params], "deferred": deferred}
 
     def differentiable_loss(
         self, model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
@@ -355,19 +368,20 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
 
     def _step(
         self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any], with_params: bool = False
-    ) -> tuple[Any, Any, list[ParamSite]]:
+    ) -> tuple[Any, Any, list[ParamSite], Deferred | None]:
         args = tuple(map(plain, args))  # what says that it is standardised is an ordinary tensor here
         loss: Any = 0.0
         nll: Any = 0.0
         params: list[ParamSite] = []
+        deferred: Deferred | None = None
         for _ in range(self._rounds()):
             result = self._recorded_step(model, guide, args, kwargs)
             if result is None:
                 result = self._eager_step(model, guide, args, kwargs, with_params)
             else:
                 _accumulate(result)
-            loss, nll, params = loss + result.loss, nll + result.nll, result.params
-        return loss, nll, params
+            loss, nll, params, deferred = loss + result.loss, nll + result.nll, result.params, result.deferred
+        return loss, nll, params, deferred
 
     def _recorded_step(
         self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -379,7 +393,14 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
         return cast(
             StepResult | None,
             self._recorded.step(
-                self._particle, self.num_particles, model, guide, args, kwargs, by_name=self.trace is True
+                self._particle,
+                self.num_particles,
+                model,
+                guide,
+                args,
+                kwargs,
+                by_name=self.trace is True,
+                may_defer=self.may_defer and self.num_particles == 1,
             ),
         )
 
@@ -419,6 +440,10 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
         priors = [_normal(prior) for prior in known.values()]
         if any(prior is None for prior in priors) or guide.site_names() != [f"net.{name}" for name in known]:
             return None
+        fused = self._fused(guide, guide.site_names(), cast(list[Normal], priors))
+        if fused is not None:
+            values, kl = fused
+            return model.plain_nll(values, scales[0], *args), _scaled(kl, scales[1])
         values, places = guide.plain_draw()
         for value, (name, prior) in zip(values.values(), known.items(), strict=True):
             if value.shape != prior.event_shape:
@@ -429,6 +454,26 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
         nll = model.plain_nll(values, scales[0], *args)
         kl = self._flat_kl(list(zip(places.values(), cast(list[Normal], priors), strict=True)))
         return nll, _scaled(kl, scales[1])
+
+    def _fused(self, guide: Any, names: list[str], priors: list[Normal]) -> tuple[dict[str, Tensor], Tensor] | None:
+        """Return a draw of every site and the KL by the compiled kernel, where it takes the guide and its priors."""
+        vectors = guide.plain_vectors() if issubclass(type(guide), PlainVectors) else None
+        if vectors is None or not usable(*vectors[:2]):
+            return None
+        loc, rho, stops, shapes = vectors
+        if shapes != [prior.batch_shape for prior in priors]:
+            return None
+        tensors = [t for prior in priors for t in (prior.loc, prior.scale)]
+        if any(t.requires_grad or _computed(t) for t in tensors):
+            return None
+        with _unrecorded():  # numbers to a recording, not operations
+            numbers = [_single(t) for t in tensors]
+            if any(number is None for number in numbers):
+                return None
+            values = _values(cast(list[Tensor], numbers))
+        sites = FlatSites(stops, shapes, values[::2], [1 / scale for scale in values[1::2]])
+        kl, draws = draw_and_kl(loc, rho, sites)
+        return dict(zip(names, draws, strict=True)), kl
 
     def _get_trace(self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if is_validation_enabled() or isinstance(poutine.unwrap(guide), Messenger):

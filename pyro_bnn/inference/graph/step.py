@@ -24,11 +24,12 @@ the step that are not known to be harmless. What is refused runs eagerly, and sa
 """
 
 import functools
+import math
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import getLogger
 from typing import Any, NamedTuple, TypeAlias, cast, final
 from weakref import ref
@@ -49,6 +50,8 @@ from pyro_bnn.inference.graph.origin import is_library, watching
 from pyro_bnn.inference.graph.private import private
 from pyro_bnn.inference.graph.recording import NotRecordable, Recorder, Writes
 from pyro_bnn.inference.kl import _PerDatum, _ScaleKL
+from pyro_bnn.inference.native.build import kernel
+from pyro_bnn.inference.native.mean_field import Deferred, checking, recording_run
 from pyro_bnn.inference.sites import ParamSite, StepResult, param_sites
 
 __all__ = ["Program", "RecordedSteps", "emit", "surroundings"]
@@ -62,6 +65,7 @@ _MAX_RECORDINGS = 16
 _MAX_FAILURES = 2
 _MAX_CHANGES = 16
 _CHECK_EVERY = 1024
+_PIECE = 1 << 18
 _HOOKS = "hooks are attached to parameters"
 _NO_LIBRARY = (
     "is not code of torch, Pyro or this library (FlatMeanField_ELBO(trace=True), in a recipe estimator.trace, records "
@@ -228,7 +232,9 @@ class _Run(NamedTuple):
 def _run_eagerly(step: Callable[[], tuple[Tensor, Tensor]], *, watch: bool) -> _Run:
     before = RandomState.now()
     writes = Writes()
-    with poutine.trace(param_only=True) as recorder, writes, watching() if watch else nullcontext() as foreign:
+    kernel()  # compiled before anybody looks whose code runs
+    watched = watching() if watch else nullcontext()
+    with poutine.trace(param_only=True) as recorder, writes, checking(), watched as foreign:
         loss, nll = step()
         params = param_sites(recorder.trace)
         leaves = _leaves_behind(loss)
@@ -272,13 +278,19 @@ class _Recorded:
     leaves: list[Tensor]
     params: list[ParamSite]
     trained: list[bool]
+    deferrable: bool = False
     runs: int = 0
+    buffers: dict[str, Tensor] = field(default_factory=dict)
 
-    def run(self, tensors: Sequence[Tensor], weights: Sequence[Tensor]) -> StepResult:
+    def run(self, tensors: Sequence[Tensor], weights: Sequence[Tensor], *, may_defer: bool = False) -> StepResult:
         """Run the tensor operations on these arguments and KL weights."""
-        with _below_autograd():
+        with _below_autograd(), recording_run(self.buffers, defer=may_defer and self.deferrable):
             loss, nll, *grads = self.lowered([*tensors, *weights])
-        return StepResult(loss, nll, self.leaves, grads, self.params)
+        if not (may_defer and self.deferrable):
+            return StepResult(loss, nll, self.leaves, grads, self.params)
+        (deferred,) = {grad for grad in grads if isinstance(grad, Deferred)}
+        made = [(leaf, g) for leaf, g in zip(self.leaves, grads, strict=True) if g is not deferred]
+        return StepResult(loss, nll, [leaf for leaf, _ in made], [g for _, g in made], self.params, deferred)
 
     def due(self) -> bool:
         """Return whether this run is to be compared with the program: 1, 2, 4, 8, ..., and every 1024th."""
@@ -303,7 +315,31 @@ def _difference(run: _Run, result: StepResult) -> str | None:
 
 
 def _norm(tensor: Tensor) -> float:
-    return float(tensor[torch.isfinite(tensor)].double().norm())
+    """Return the norm of what is finite."""
+    return _distance(tensor, None)[1]
+
+
+def _distance(a: Tensor, b: Tensor | None) -> tuple[float, float]:
+    """
+    Return |a - b| and |a|, in double precision, of the entries of `a` that are finite.
+
+    The first is infinite where `b` is finite in other places. A long vector is looked at piece by piece.
+    """
+    apart, size = 0.0, 0.0
+    own = a.reshape(-1).split(_PIECE)
+    for i, x in enumerate(own):
+        y = x if b is None else b.reshape(-1)[i * _PIECE : i * _PIECE + len(x)]
+        x, y = x.double(), y.double()
+        difference = x if b is None else x - y
+        squares, wide = float(x.dot(x)), float(difference.dot(difference))
+        if not (math.isfinite(squares) and math.isfinite(wide)):
+            finite = torch.isfinite(x)
+            if not torch.equal(finite, torch.isfinite(y)):
+                return math.inf, size
+            x, y = x[finite], y[finite]
+            squares, wide = float(x.dot(x)), float((x - y).dot(x - y))
+        size, apart = size + squares, apart + (0.0 if b is None else wide)
+    return math.sqrt(apart), math.sqrt(size)
 
 
 def _close(a: Tensor, b: Tensor, around: float) -> bool:
@@ -312,12 +348,9 @@ def _close(a: Tensor, b: Tensor, around: float) -> bool:
         return False
     if not a.dtype.is_floating_point:
         return torch.equal(a, b)
-    finite = torch.isfinite(a)
-    if not torch.equal(finite, torch.isfinite(b)):
-        return False
     tolerance = _TOLERANCE.get(a.dtype, 2e-2) if a.device.type == "cpu" else 2e-2  # elsewhere sums are in any order
-    difference = float((a[finite].double() - b[finite].double()).norm())
-    return difference <= tolerance * max(_norm(a), around)
+    apart, size = _distance(a, b)
+    return math.isfinite(apart) and apart <= tolerance * max(size, around)
 
 
 @final
@@ -355,6 +388,7 @@ class RecordedSteps:
         kwargs: dict[str, Any],
         *,
         by_name: bool,
+        may_defer: bool = False,
     ) -> StepResult | None:
         """
         Run one step as a recording, of this step if there is none yet; None if it has to run eagerly.
@@ -362,6 +396,7 @@ class RecordedSteps:
         :param program: the step; it must not depend on anything but its arguments and `variant`.
         :param variant: options of the program that a recording depends on.
         :param by_name: whether the user asked for it; else only what is certain is recorded.
+        :param may_defer: whether the result may have gradients that have still to be made.
         """
         owner = (variant, _identity(model), _identity(guide))
         if owner in self._eager:
@@ -381,7 +416,7 @@ class RecordedSteps:
         if recorded.due():
             with hold_interrupts():
                 return self._compare(recorded, key, functools.partial(step, args, kwargs), signature[1], weights)
-        result = recorded.run(signature[1], weights)
+        result = recorded.run(signature[1], weights, may_defer=may_defer)
         if around.heard:
             emit(recorded.params)
         return result
@@ -474,7 +509,9 @@ class RecordedSteps:
         recorder.finish([loss, nll, *(g for g in grads if g is not None)])
         leaves = [leaf for leaf, _ in run.graded()]
         layouts = [None, None, *(leaf.stride() for leaf in leaves)]
-        return _Recorded(lower(recorder, dict(enumerate(run.leaves)), layouts), leaves, run.params, _trains(run.params))
+        lowered = lower(recorder, dict(enumerate(run.leaves)), layouts)
+        deferrable = bool(lowered.pair) and all(leaves[i - 2] is leaf for i, leaf in lowered.pair.items())
+        return _Recorded(lowered, leaves, run.params, _trains(run.params), deferrable)
 
     def _compare(
         self,
