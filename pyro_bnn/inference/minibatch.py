@@ -60,7 +60,7 @@ class MinibatchStep:
         self.undisturbed = undisturbed
         """Whether nobody's Python but libraries' runs between two steps, so that the ELBO may record them."""
         self.first = True
-        self.knows_adam = isinstance(optim, KnowsAdam)
+        self.knows_adam: KnowsAdam | None = optim if isinstance(optim, KnowsAdam) else None
 
     def __call__(self, kl_weight: float, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Take one step; return the batch's loss and NLL, per datum."""
@@ -68,7 +68,7 @@ class MinibatchStep:
             loss, nll, params, deferred = self._tensors(batch) if self.flat else self._traced(batch)
         if loss.device.type == "cpu" and not math.isfinite(loss):  # elsewhere to look is to wait
             raise NotFinite(str(float(loss)))
-        if deferred is not None and not deferred.step(self.optim):
+        if deferred is not None and not (self.knows_adam and deferred.step(self.knows_adam)):
             deferred.loc.grad, deferred.rho.grad = deferred.gradients()
         self.optim(params)  # what has moved already has no gradient
         for parameter in params:
@@ -77,7 +77,7 @@ class MinibatchStep:
 
     def _tensors(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor], Deferred | None]:
         self.elbo.undisturbed = self.undisturbed and not self.first  # the optimizer asks its arguments after the first
-        self.elbo.may_defer = self.knows_adam
+        self.elbo.may_defer = self.knows_adam is not None
         try:
             result = self.elbo.step_tensors(self.model, self.guide, *batch)
         finally:

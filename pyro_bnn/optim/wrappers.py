@@ -461,7 +461,8 @@ class TorchOptim(PyroOptim):
         mean, square = state["exp_avg"], state["exp_avg_sq"]
         if not all(_is_flat(t, parameter.shape) for t in (parameter, mean, square)):
             return None
-        return AdamNumbers(float(group["lr"]), *map(float, group["betas"]), group["eps"], state["step"], mean, square)
+        lr, (beta1, beta2), eps = group["lr"], group["betas"], group["eps"]
+        return AdamNumbers(float(lr), float(beta1), float(beta2), float(eps), state["step"], mean, square)
 
     def tick(self) -> None:
         """Advance the schedule by one step."""

@@ -152,9 +152,7 @@ class Kernel:
         noise: Tensor | None,
         states: Tensor | None,
     ) -> float:
-        """
-        Write a draw (P,) to `out` and return the KL; `noise` (P,) is written if there are `states`, else read.
-        """
+        """Write a draw (P,) to `out` and return the KL; `noise` (P,) is written if there are `states`, else read."""
         sums = torch.empty(self.chunks(loc.numel()), dtype=torch.float64)
         work = self._work(loc, rho)
         work.draw, work.kl, work.noise, work.states = map(_pointer, (out, sums, noise, states))
