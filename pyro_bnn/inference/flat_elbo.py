@@ -24,7 +24,7 @@ How a step runs, from the plainest to the fastest, all with the same numbers:
 Departure from TraceMeanField_ELBO: terms are added in another order (equal to 1e-6 relative, from the same noise).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from logging import getLogger
@@ -47,6 +47,7 @@ from pyro_bnn.data.standardise import plain
 from pyro_bnn.inference.graph.private import MISSING
 from pyro_bnn.inference.kl import active_scales, scale_key
 from pyro_bnn.inference.native.mean_field import Deferred, FlatSites, draw_and_kl, usable
+from pyro_bnn.inference.reparam import active_reparameterization
 from pyro_bnn.inference.sites import ParamSite, StepResult, param_sites
 
 __all__ = ["FlatMeanField_ELBO", "PlainGuide", "PlainModel"]
@@ -267,6 +268,22 @@ def _check_reparameterised(name: str, guide_site: Any) -> None:
         check_fully_reparametrized({**guide_site, "score_parts": guide_site["fn"].score_parts(guide_site["value"])})
 
 
+def _with_moments(
+    values: Mapping[str, Tensor], places: Mapping[str, _Flat]
+) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
+    """Yield name, value, mean and standard deviation of every site, these in the site's shape."""
+    vectors = {id(place.loc): (place.loc, place.scale) for place in places.values()}
+    parts: dict[str, list[Tensor]] = {}
+    for key, (loc, scale) in vectors.items():
+        names = sorted((n for n, p in places.items() if id(p.loc) == key), key=lambda n: places[n].start)
+        sizes = [places[name].stop - places[name].start for name in names]
+        for name, *moments in zip(names, loc.split(sizes), scale.split(sizes), strict=True):
+            parts[name] = moments
+    for name, value in values.items():
+        mean, deviation = (moment.view(value.shape) for moment in parts[name])
+        yield name, value, mean, deviation
+
+
 def _flat_place(model_site: Any, guide_site: Any) -> tuple[_Flat, Normal] | None:
     """Return where a site lies and its prior, if its KL is that of two Normals over all of its elements, unmasked."""
     flat = guide_site["infer"].get("flat")
@@ -433,14 +450,15 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
             return None
         if kwargs or len(args) != 2 or args[1] is None or (self.vectorize_particles and self.num_particles > 1):
             return None
-        scales = active_scales()
+        layers = active_reparameterization()
+        scales = active_scales(beside=layers)
         if scales is None or not (model.is_plain() and guide.is_plain()):
             return None
         known = model.priors()
         priors = [_normal(prior) for prior in known.values()]
         if any(prior is None for prior in priors) or guide.site_names() != [f"net.{name}" for name in known]:
             return None
-        fused = self._fused(guide, guide.site_names(), cast(list[Normal], priors))
+        fused = None if layers is not None else self._fused(guide, guide.site_names(), cast(list[Normal], priors))
         if fused is not None:
             values, kl = fused
             return model.plain_nll(values, scales[0], *args), _scaled(kl, scales[1])
@@ -451,7 +469,11 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
                     f"the guide draws 'net.{name}' in shape {tuple(value.shape)}, and the model has it in "
                     f"{tuple(prior.event_shape)}: build the guide of this model"
                 )
+        if layers is not None:
+            layers.begin_plainly(_with_moments(values, places))
         nll = model.plain_nll(values, scales[0], *args)
+        if layers is not None:
+            layers.end_plainly()
         kl = self._flat_kl(list(zip(places.values(), cast(list[Normal], priors), strict=True)))
         return nll, _scaled(kl, scales[1])
 

@@ -42,7 +42,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -57,11 +57,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from pyro_bnn.common.sites import innermost
+from pyro_bnn.inference.native.mean_field import normal_like
 
 __all__ = [
     "Flipout",
     "LocalReparameterization",
     "active_reparameterization",
+    "calls_of",
     "flipout",
     "flipout_output",
     "leaves_behind",
@@ -85,7 +87,7 @@ class _NormalOutput(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, variance: Tensor) -> Tensor:
-        half_noise = torch.empty_like(mean).normal_(0, 0.5)
+        half_noise = normal_like(mean, 0.5)
         deviation = variance.clamp_min(0).sqrt_()
         output = torch.addcmul(mean, deviation, half_noise, value=2)
         slope = half_noise.div_(deviation)  # d output / d variance = e / (2 sqrt(variance))
@@ -323,6 +325,18 @@ class _LayerHandler(Messenger):
         self._draws[draw.name] = draw
         self._by_id[id(draw.value)] = draw
 
+    def begin_plainly(self, draws: Iterable[tuple[str, Tensor, Tensor, Tensor]]) -> None:
+        """Take in name, value, mean and deviation of what a guide drew without sample statements; the model is next."""
+        for draw in draws:
+            self._record(_Draw(*draw))
+        for known in self._draws.values():
+            known.begin()
+        self._observed = False
+
+    def end_plainly(self) -> None:
+        """The model has come to what is observed."""
+        self._observed = True
+
     def _learn(self) -> None:
         """Judge, after a whole forward pass, which draws are used once and in a layer."""
         if not self._observed:
@@ -461,6 +475,11 @@ def flipout() -> Flipout:
     Put it around the whole step, guide and model together. The first dimension of a layer's input counts as the batch.
     """
     return Flipout()
+
+
+def calls_of(mode: Any) -> LocalReparameterization | Flipout | None:
+    """The handler whose way of listening to torch a TorchFunctionMode is, or None."""
+    return mode.handler if type(mode) is _Calls else None
 
 
 def active_reparameterization() -> LocalReparameterization | Flipout | None:

@@ -117,6 +117,7 @@ _FAST: dict[Any, Callable[..., Any]] = {
     aten.where.self: torch.where,
     native.DRAW: native.draw,
     native.GRADIENTS: native.gradients,
+    native.NORMAL: native.normal,
 }
 
 _IN_PLACE: dict[

@@ -52,6 +52,7 @@ from pyro_bnn.inference.graph.recording import NotRecordable, Recorder, Writes
 from pyro_bnn.inference.kl import _PerDatum, _ScaleKL
 from pyro_bnn.inference.native.build import kernel
 from pyro_bnn.inference.native.mean_field import Deferred, checking, recording_run
+from pyro_bnn.inference.reparam import Flipout, LocalReparameterization, calls_of
 from pyro_bnn.inference.sites import ParamSite, StepResult, param_sites
 
 __all__ = ["Program", "RecordedSteps", "emit", "surroundings"]
@@ -83,6 +84,7 @@ _function_modes, _dispatch_modes = (
 _transforms = private("_functorch.peek_interpreter_stack")
 DeviceContext = private("DeviceContext")
 _below_autograd = private("_AutoDispatchBelowAutograd")
+_no_function_modes = private("DisableTorchFunction")
 
 
 # ------------------------------------------------------------------------------------------------ around the step
@@ -101,6 +103,7 @@ def surroundings() -> Surroundings | str:
     key: list[Any] = []
     weights: list[_ScaleKL] = []
     heard = False
+    layers: Any = None
     handler: Any
     for handler in _PYRO_STACK:
         kind = type(handler)
@@ -113,11 +116,15 @@ def surroundings() -> Surroundings | str:
             key.append(handler.num_data)
         elif kind is TraceMessenger and handler.param_only:
             heard = True
+        elif kind in (LocalReparameterization, Flipout) and layers is None:
+            layers = handler
+            key.append(handler.label)
         else:
             return f"the handler {kind.__name__} is active"
     if not torch.is_grad_enabled():
         return "gradients are switched off"
-    if not all(isinstance(mode, DeviceContext) for mode in _function_modes()):
+    modes = _function_modes()
+    if not all(isinstance(mode, DeviceContext) or (layers and calls_of(mode) is layers) for mode in modes):
         return "a TorchFunctionMode is active"
     if _dispatch_modes():
         return "a TorchDispatchMode is active"
@@ -284,7 +291,11 @@ class _Recorded:
 
     def run(self, tensors: Sequence[Tensor], weights: Sequence[Tensor], *, may_defer: bool = False) -> StepResult:
         """Run the tensor operations on these arguments and KL weights."""
-        with _below_autograd(), recording_run(self.buffers, defer=may_defer and self.deferrable):
+        with (
+            _below_autograd(),
+            _no_function_modes() if _function_modes() else nullcontext(),  # they have been listened to when recording
+            recording_run(self.buffers, defer=may_defer and self.deferrable),
+        ):
             loss, nll, *grads = self.lowered([*tensors, *weights])
         if not (may_defer and self.deferrable):
             return StepResult(loss, nll, self.leaves, grads, self.params)

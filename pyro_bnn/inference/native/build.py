@@ -133,6 +133,15 @@ class Kernel:
         generator.set_state(now)
         return states
 
+    def normal(self, like: Tensor, std: float, generator: torch.Generator) -> Tensor:
+        """Return what `torch.empty_like(like).normal_(0, std)` does, of at least 16 contiguous numbers."""
+        size, out = like.numel(), torch.empty_like(like)
+        states = self.noise_states(size, generator)
+        work = _Work(size=size, chunk=CHUNK, last=self.chunks(size), noise=_pointer(out), states=_pointer(states))
+        work.kl_gradient = std
+        self._do(work, [Site(None, size, 0.0, 0.0)])
+        return out
+
     def _work(self, loc: Tensor, rho: Tensor) -> _Work:
         size = loc.numel()
         return _Work(size=size, chunk=CHUNK, last=self.chunks(size), loc=_pointer(loc), rho=_pointer(rho))

@@ -58,12 +58,12 @@ typedef struct {          /* torch's fused Adam, for one of the two vectors */
 typedef struct {
     int64_t size, chunk, first, last; /* P, numbers to a chunk, and which chunks to do */
     const site *sites;
-    float *loc, *rho;    /* (P,) */
+    float *loc, *rho;    /* (P,); NULL where nothing but noise is wanted */
     float *noise;        /* (P,) z, or NULL: made from `states` */
     twister *states;     /* at the beginning of each chunk, or NULL: z is in `noise` */
     float *draw;         /* (P,) w; NULL in the second pass */
     double *kl;          /* per chunk */
-    float kl_gradient;   /* c */
+    float kl_gradient;   /* c; of noise alone its standard deviation */
     float *grad_loc, *grad_rho;
     adam rules[2];
     int64_t next; /* the chunk that nobody has taken yet */
@@ -330,7 +330,8 @@ static void do_chunk(const work *w, int64_t c) {
         int64_t n = end - start < 2 * BLOCK ? end - start : BLOCK; /* a last block has at least 16 numbers */
         float *z = w->noise ? w->noise + start : own;
         if (w->states) normal(&g, z, n, start + n == w->size);
-        do_block(w, &p, start, n, z, &kl);
+        if (w->loc) do_block(w, &p, start, n, z, &kl);
+        else for (int64_t i = 0; i < n; i++) z[i] *= w->kl_gradient;
         start += n;
     }
     if (w->kl) w->kl[c] = kl;

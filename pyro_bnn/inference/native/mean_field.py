@@ -24,7 +24,17 @@ from torch.autograd.function import once_differentiable
 
 from pyro_bnn.inference.native.build import AdamRule, Kernel, Site, kernel
 
-__all__ = ["AdamNumbers", "Deferred", "FlatSites", "KnowsAdam", "checking", "draw_and_kl", "recording_run", "usable"]
+__all__ = [
+    "AdamNumbers",
+    "Deferred",
+    "FlatSites",
+    "KnowsAdam",
+    "checking",
+    "draw_and_kl",
+    "normal_like",
+    "recording_run",
+    "usable",
+]
 
 MIN_SIZE = 1 << 14
 """Vectors shorter than this are left to torch."""
@@ -228,6 +238,20 @@ class Deferred:
         return True
 
 
+def normal_like(like: Tensor, std: float) -> Tensor:
+    """Return numbers of N(0, std^2) in the shape of a tensor: those of `torch.empty_like(like).normal_(0, std)`."""
+    program = kernel() if like.numel() >= MIN_SIZE else None
+    plain = like.device.type == "cpu" and like.dtype is torch.float32 and like.is_contiguous()
+    if program is None or not program.makes_noise or not plain:
+        return torch.empty_like(like).normal_(0, std)
+    return cast(Tensor, NORMAL(like, std))
+
+
+def normal(like: Tensor, std: float) -> Tensor:
+    """Return what `normal_like` does, by the kernel."""
+    return _kernel().normal(like, std, torch.default_generator)
+
+
 # ---------------------------------------------------------------------------------------------------- as operations
 
 _NUMBERS = "int[] stops, float[] prior_loc, float[] prior_inv_scale"
@@ -240,10 +264,13 @@ _library.define(
     "mean_field_gradients(Tensor?[] of_sites, Tensor of_kl, Tensor loc, Tensor rho, Tensor noise, "
     f"{_NUMBERS}) -> (Tensor, Tensor)"
 )
+_library.define("normal(Tensor like, float std) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+_library.impl("normal", normal, "CPU")
 _library.impl("mean_field_draw", draw, "CPU")
 _library.impl("mean_field_gradients", gradients, "CPU")
 
 DRAW = torch.ops.pyro_bnn.mean_field_draw.default
+NORMAL = torch.ops.pyro_bnn.normal.default
 GRADIENTS = torch.ops.pyro_bnn.mean_field_gradients.default
 
 
