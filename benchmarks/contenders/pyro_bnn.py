@@ -78,8 +78,6 @@ def predictor(work: Work) -> Predictor:
 
 FIT = Contender("pyro-bnn, fit", "pyro-bnn", fit_step, predictor, "pyro_bnn")
 SVI_STEP = Contender("pyro-bnn, stock SVI.step", "pyro-bnn", svi_step)
-LOCAL = Contender(
-    "pyro-bnn, local reparam.", "pyro-bnn", partial(_layers_step, handler=local_reparameterization)
-)
+LOCAL = Contender("pyro-bnn, local reparam.", "pyro-bnn", partial(_layers_step, handler=local_reparameterization))
 FLIPOUT = Contender("pyro-bnn, flipout", "pyro-bnn", partial(_layers_step, handler=flipout))
 EAGER = Contender("pyro-bnn, fit, nothing recorded", "pyro-bnn", eager_step)

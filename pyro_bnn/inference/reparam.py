@@ -57,7 +57,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from pyro_bnn.common.sites import innermost
-from pyro_bnn.inference.native.mean_field import normal_like
+from pyro_bnn.inference.native.mean_field import OUTPUTS, takes_outputs
 
 __all__ = [
     "Flipout",
@@ -87,7 +87,11 @@ class _NormalOutput(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, variance: Tensor) -> Tensor:
-        half_noise = normal_like(mean, 0.5)
+        if takes_outputs(mean, variance):
+            output, slope = OUTPUTS(mean, variance)
+            ctx.save_for_backward(slope)
+            return output  # type: ignore[no-any-return]
+        half_noise = torch.empty_like(mean).normal_(0, 0.5)
         deviation = variance.clamp_min(0).sqrt_()
         output = torch.addcmul(mean, deviation, half_noise, value=2)
         slope = half_noise.div_(deviation)  # d output / d variance = e / (2 sqrt(variance))
@@ -477,7 +481,7 @@ def flipout() -> Flipout:
     return Flipout()
 
 
-def calls_of(mode: Any) -> LocalReparameterization | Flipout | None:
+def calls_of(mode: Any) -> object:
     """The handler whose way of listening to torch a TorchFunctionMode is, or None."""
     return mode.handler if type(mode) is _Calls else None
 

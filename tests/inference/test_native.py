@@ -19,6 +19,7 @@ from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO, flat_kl
 from pyro_bnn.inference.minibatch import MinibatchStep
 from pyro_bnn.inference.native import build, mean_field, use_kernel
 from pyro_bnn.inference.native.build import CHUNK, AdamRule, Kernel, Site, kernel
+from pyro_bnn.inference.reparam import flipout, local_reparameterization
 from pyro_bnn.inference.svi import fit
 from pyro_bnn.models import likelihoods, priors
 from pyro_bnn.models.bnn import BNN
@@ -180,6 +181,18 @@ def test_adam_is_torch_s_fused_one_to_the_bit(native: Kernel, betas: tuple[float
         assert torch.equal(square, optimizer.state[theirs]["exp_avg_sq"]), size
 
 
+def test_outputs_of_a_layer_and_their_slope(native: Kernel) -> None:
+    size = 2 * CHUNK + 30
+    mean, variance = torch.randn(size), torch.rand(size)
+    variance[5], variance[6], variance[7] = 0.0, -1e-9, math.nan
+    z = torch.randn(size, generator=torch.Generator().manual_seed(4))
+    output, slope = native.outputs(mean, variance, native.noise_states(size, torch.Generator().manual_seed(4)))
+    deviation = variance.double().clamp_min(0).sqrt()
+    wanted = (z / (2 * deviation)).masked_fill(variance <= 0, 0)
+    torch.testing.assert_close(output.double(), mean + deviation * z, rtol=1e-6, atol=1e-7, equal_nan=True)
+    torch.testing.assert_close(slope.double(), wanted, rtol=1e-6, atol=0, equal_nan=True)
+
+
 # -- steps -----------------------------------------------------------------------------------------------------------
 
 
@@ -252,6 +265,39 @@ def test_steps_are_those_of_torch_s_operations_to_rounding(native: Kernel, make:
     assert torch.equal(ours[2], theirs[2])
     for a, b in zip(ours[0], theirs[0], strict=True):
         assert (a - b).norm() <= 1e-4 * b.norm()
+
+
+@pytest.mark.parametrize("handler", [local_reparameterization, flipout])
+@pytest.mark.parametrize("on", [True, False])
+def test_steps_with_draws_by_layer_are_the_same_by_pyro_plainly_and_recorded(
+    native: Kernel, handler: Callable[[], Any], on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mean_field, "MIN_SIZE", 32)  # outputs are (10, 256)
+    use_kernel(on)
+    try:
+        with handler():
+            recorded = trained(adam, None)
+        with handler():
+            plainly = trained(adam, False)
+        monkeypatch.setattr(FlatMeanField_ELBO, "_plain_terms", lambda *args: None)
+        with handler():
+            by_pyro = trained(adam, False)
+    finally:
+        use_kernel(True)
+    assert recorded[3] == 1
+    for other in (plainly, by_pyro):
+        assert all(map(torch.equal, recorded[0], other[0]))
+        assert torch.equal(recorded[1], other[1])
+        assert torch.equal(recorded[2], other[2])
+
+
+def test_two_handlers_at_once_are_left_to_pyro(native: Kernel) -> None:
+    with flipout(), local_reparameterization():
+        found = trained(adam, None, steps=4)
+    with local_reparameterization():
+        inner = trained(adam, None, steps=4)
+    assert found[3] == 0
+    assert all(map(torch.equal, found[0], inner[0]))
 
 
 def test_adam_moves_in_the_kernel_s_pass(native: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:

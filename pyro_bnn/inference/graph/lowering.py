@@ -117,7 +117,7 @@ _FAST: dict[Any, Callable[..., Any]] = {
     aten.where.self: torch.where,
     native.DRAW: native.draw,
     native.GRADIENTS: native.gradients,
-    native.NORMAL: native.normal,
+    native.OUTPUTS: native.outputs,
 }
 
 _IN_PLACE: dict[

@@ -133,22 +133,21 @@ class Kernel:
         generator.set_state(now)
         return states
 
-    def normal(self, like: Tensor, std: float, generator: torch.Generator) -> Tensor:
-        """Return what `torch.empty_like(like).normal_(0, std)` does, of at least 16 contiguous numbers."""
-        size, out = like.numel(), torch.empty_like(like)
-        states = self.noise_states(size, generator)
-        work = _Work(size=size, chunk=CHUNK, last=self.chunks(size), noise=_pointer(out), states=_pointer(states))
-        work.kl_gradient = std
-        self._do(work, [Site(None, size, 0.0, 0.0)])
-        return out
+    def outputs(self, mean: Tensor, variance: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean + sqrt(variance) z, and its slope in the variance; of at least 16 contiguous numbers."""
+        work = self._work(mean, variance)
+        output, slope = torch.empty_like(mean), torch.empty_like(mean)
+        work.states, work.draw, work.grad_loc = map(_pointer, (states, output, slope))
+        self._do(work, None)
+        return output, slope
 
     def _work(self, loc: Tensor, rho: Tensor) -> _Work:
         size = loc.numel()
         return _Work(size=size, chunk=CHUNK, last=self.chunks(size), loc=_pointer(loc), rho=_pointer(rho))
 
-    def _do(self, work: _Work, sites: Sequence[Site]) -> None:
-        array = (Site * len(sites))(*sites)  # lives until the end of this call, as the pointer to it has to
-        work.sites = ctypes.addressof(array)
+    def _do(self, work: _Work, sites: Sequence[Site] | None) -> None:
+        array = (Site * len(sites or ()))(*(sites or ()))  # lives until the end of this call, as the pointer has to
+        work.sites = None if sites is None else ctypes.addressof(array)
         self._run(ctypes.byref(work), self._parallel, torch.get_num_threads())
 
     def draw(

@@ -57,13 +57,13 @@ typedef struct {          /* torch's fused Adam, for one of the two vectors */
 
 typedef struct {
     int64_t size, chunk, first, last; /* P, numbers to a chunk, and which chunks to do */
-    const site *sites;
-    float *loc, *rho;    /* (P,); NULL where nothing but noise is wanted */
+    const site *sites;   /* NULL: not weights but outputs of a layer are drawn */
+    float *loc, *rho;    /* (P,); without sites a mean and a variance */
     float *noise;        /* (P,) z, or NULL: made from `states` */
     twister *states;     /* at the beginning of each chunk, or NULL: z is in `noise` */
     float *draw;         /* (P,) w; NULL in the second pass */
     double *kl;          /* per chunk */
-    float kl_gradient;   /* c; of noise alone its standard deviation */
+    float kl_gradient;   /* c */
     float *grad_loc, *grad_rho;
     adam rules[2];
     int64_t next; /* the chunk that nobody has taken yet */
@@ -319,6 +319,20 @@ static void do_block(const work *w, place *p, int64_t start, int64_t n, const fl
     else if (w->grad_rho) memcpy(w->grad_rho + start, e, 4 * (size_t)n);
 }
 
+/*
+ * Outputs of a layer under local reparameterisation, mean + sqrt(variance) z, and their slope z / (2 sqrt(variance))
+ * in the variance; where that is 0, or below it by rounding, both are taken as 0.
+ */
+static void do_outputs(const work *w, int64_t start, int64_t n, const float *z) {
+    const float *mean = w->loc + start, *variance = w->rho + start;
+    float *output = w->draw + start, *slope = w->grad_loc + start;
+    for (int64_t i = 0; i < n; i++) {
+        float v = variance[i], deviation = __builtin_sqrtf(v < 0.0f ? 0.0f : v);
+        output[i] = fused(deviation, z[i], mean[i]);
+        slope[i] = v <= 0.0f ? 0.0f : 0.5f * z[i] / deviation;
+    }
+}
+
 static void do_chunk(const work *w, int64_t c) {
     int64_t start = c * w->chunk, end = end_of(w, c);
     place p = {w->sites, 0};
@@ -330,8 +344,8 @@ static void do_chunk(const work *w, int64_t c) {
         int64_t n = end - start < 2 * BLOCK ? end - start : BLOCK; /* a last block has at least 16 numbers */
         float *z = w->noise ? w->noise + start : own;
         if (w->states) normal(&g, z, n, start + n == w->size);
-        if (w->loc) do_block(w, &p, start, n, z, &kl);
-        else for (int64_t i = 0; i < n; i++) z[i] *= w->kl_gradient;
+        if (w->sites) do_block(w, &p, start, n, z, &kl);
+        else do_outputs(w, start, n, z);
         start += n;
     }
     if (w->kl) w->kl[c] = kl;

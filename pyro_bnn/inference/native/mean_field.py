@@ -31,8 +31,8 @@ __all__ = [
     "KnowsAdam",
     "checking",
     "draw_and_kl",
-    "normal_like",
     "recording_run",
+    "takes_outputs",
     "usable",
 ]
 
@@ -238,18 +238,21 @@ class Deferred:
         return True
 
 
-def normal_like(like: Tensor, std: float) -> Tensor:
-    """Return numbers of N(0, std^2) in the shape of a tensor: those of `torch.empty_like(like).normal_(0, std)`."""
-    program = kernel() if like.numel() >= MIN_SIZE else None
-    plain = like.device.type == "cpu" and like.dtype is torch.float32 and like.is_contiguous()
-    if program is None or not program.makes_noise or not plain:
-        return torch.empty_like(like).normal_(0, std)
-    return cast(Tensor, NORMAL(like, std))
+def takes_outputs(mean: Tensor, variance: Tensor) -> bool:
+    """Return whether the kernel draws the outputs of a layer with these moments."""
+    return (
+        mean.numel() >= MIN_SIZE
+        and mean.shape == variance.shape
+        and all(t.device.type == "cpu" and t.dtype is torch.float32 and t.is_contiguous() for t in (mean, variance))
+        and (found := kernel()) is not None
+        and found.makes_noise
+    )
 
 
-def normal(like: Tensor, std: float) -> Tensor:
-    """Return what `normal_like` does, by the kernel."""
-    return _kernel().normal(like, std, torch.default_generator)
+def outputs(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean + sqrt(variance) z, and its slope in the variance, z / (2 sqrt(variance)), 0 where that is 0."""
+    program = _kernel()
+    return program.outputs(mean, variance, program.noise_states(mean.numel(), torch.default_generator))
 
 
 # ---------------------------------------------------------------------------------------------------- as operations
@@ -264,13 +267,15 @@ _library.define(
     "mean_field_gradients(Tensor?[] of_sites, Tensor of_kl, Tensor loc, Tensor rho, Tensor noise, "
     f"{_NUMBERS}) -> (Tensor, Tensor)"
 )
-_library.define("normal(Tensor like, float std) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
-_library.impl("normal", normal, "CPU")
+_library.define(
+    "normal_outputs(Tensor mean, Tensor variance) -> (Tensor, Tensor)", tags=(torch.Tag.nondeterministic_seeded,)
+)
+_library.impl("normal_outputs", outputs, "CPU")
 _library.impl("mean_field_draw", draw, "CPU")
 _library.impl("mean_field_gradients", gradients, "CPU")
 
 DRAW = torch.ops.pyro_bnn.mean_field_draw.default
-NORMAL = torch.ops.pyro_bnn.normal.default
+OUTPUTS = torch.ops.pyro_bnn.normal_outputs.default
 GRADIENTS = torch.ops.pyro_bnn.mean_field_gradients.default
 
 
