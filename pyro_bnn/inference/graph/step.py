@@ -51,7 +51,7 @@ from pyro_bnn.inference.graph.private import private
 from pyro_bnn.inference.graph.recording import NotRecordable, Recorder, Writes
 from pyro_bnn.inference.kl import _PerDatum, _ScaleKL
 from pyro_bnn.inference.native.build import kernel
-from pyro_bnn.inference.native.mean_field import Deferred, checking, recording_run
+from pyro_bnn.inference.native.mean_field import Deferred, Digest, checking, recording_run, without_gradients
 from pyro_bnn.inference.reparam import Flipout, LocalReparameterization, calls_of
 from pyro_bnn.inference.sites import ParamSite, StepResult, param_sites
 
@@ -215,6 +215,7 @@ class _Run(NamedTuple):
     before: RandomState
     after: RandomState
     foreign: str | None
+    digest: Digest | None = None
 
     def rewind(self) -> None:
         """Go back to the state before the run."""
@@ -230,8 +231,16 @@ class _Run(NamedTuple):
         """Return the leaves that have a gradient, with it."""
         return [(leaf, grad) for leaf, grad in zip(self.leaves, self.grads, strict=True) if grad is not None]
 
-    def result(self) -> StepResult:
-        """Return the step as its caller wants it, with gradients laid out as their leaves."""
+    def result(self) -> StepResult | None:
+        """
+        Go to the state that the run left, and return the step as its caller wants it, gradients laid out as leaves.
+
+        Of a run whose gradients were not kept, go back before it and return None: it is to run again.
+        """
+        if self.digest is not None:
+            self.rewind()
+            return None
+        self.finish()
         graded = [(leaf, torch.empty_like(leaf).copy_(g)) for leaf, g in self.graded()]
         return StepResult(self.loss, self.nll, [leaf for leaf, _ in graded], [g for _, g in graded], self.params)
 
@@ -241,7 +250,7 @@ def _run_eagerly(step: Callable[[], tuple[Tensor, Tensor]], *, watch: bool) -> _
     writes = Writes()
     kernel()  # compiled before anybody looks whose code runs
     watched = watching() if watch else nullcontext()
-    with poutine.trace(param_only=True) as recorder, writes, checking(), watched as foreign:
+    with poutine.trace(param_only=True) as recorder, writes, checking() as digests, watched as foreign:
         loss, nll = step()
         params = param_sites(recorder.trace)
         leaves = _leaves_behind(loss)
@@ -251,7 +260,8 @@ def _run_eagerly(step: Callable[[], tuple[Tensor, Tensor]], *, watch: bool) -> _
     content = writes.content()
     loss, nll = loss.detach(), torch.as_tensor(nll).detach()
     seen = None if foreign is None else foreign()
-    return _Run(loss, nll, leaves, grads, params, writes, content, before, RandomState.now(), seen)
+    digest = digests[0] if digests else None
+    return _Run(loss, nll, leaves, grads, params, writes, content, before, RandomState.now(), seen, digest)
 
 
 def _leaves_behind(loss: Tensor) -> list[Tensor]:
@@ -303,6 +313,22 @@ class _Recorded:
         made = [(leaf, g) for leaf, g in zip(self.leaves, grads, strict=True) if g is not deferred]
         return StepResult(loss, nll, [leaf for leaf, _ in made], [g for _, g in made], self.params, deferred)
 
+    def run_beside(self, run: _Run, tensors: Sequence[Tensor], weights: Sequence[Tensor]) -> StepResult:
+        """Run on what an eager run was made on, with gradients left out where that has none to compare with."""
+        if run.digest is not None and not self.deferrable:
+            raise NotRecordable("the gradients of its weights are changed before they are used")
+        return self.run(tensors, weights, may_defer=run.digest is not None)
+
+    def made(self, result: StepResult, may_defer: bool) -> StepResult:
+        """Return a result with the gradients that were left to be made, unless they may be."""
+        if result.deferred is None or may_defer:
+            return result
+        gradients = dict(zip(map(id, result.leaves), result.grads, strict=True))
+        pair = (result.deferred.loc, result.deferred.rho)
+        gradients |= zip(map(id, pair), result.deferred.gradients(), strict=True)
+        grads = [gradients[id(leaf)] for leaf in self.leaves]
+        return StepResult(result.loss, result.nll, self.leaves, grads, result.params)
+
     def due(self) -> bool:
         """Return whether this run is to be compared with the program: 1, 2, 4, 8, ..., and every 1024th."""
         self.runs += 1
@@ -312,6 +338,11 @@ class _Recorded:
 def _difference(run: _Run, result: StepResult) -> str | None:
     """Return in what a recording's result is not that of the eager run; the state must be what the recording left."""
     graded = run.graded()
+    if run.digest is not None:
+        found = _of_digest(run, result)
+        if found is not None:
+            return found
+        graded = [(leaf, g) for leaf, g in graded if g.data_ptr() not in run.digest.places]
     if [id(leaf) for leaf, _ in graded] != [id(leaf) for leaf in result.leaves]:
         return "the set of parameters"
     grads = list(zip((g for _, g in graded), result.grads, strict=True))
@@ -323,6 +354,17 @@ def _difference(run: _Run, result: StepResult) -> str | None:
         if not _close(a, b, around):
             return what
     return None if run.after.same(RandomState.now()) else "the number of random draws"
+
+
+def _of_digest(run: _Run, result: StepResult) -> str | None:
+    """Return in what the gradients differ that were not kept, the recording's being deferred."""
+    deferred, digest = result.deferred, cast(Digest, run.digest)
+    places = [g.data_ptr() for leaf, g in run.graded() if leaf is deferred.loc or leaf is deferred.rho]
+    if sorted(places) != sorted(digest.places):  # something was added to them
+        return "what the gradients are made of"
+    other = deferred.digest()
+    same = _close(digest.norms, other.norms, 0.0) and _close(digest.sample, other.sample, 0.0)
+    return None if same else "a gradient"
 
 
 def _norm(tensor: Tensor) -> float:
@@ -423,10 +465,12 @@ class RecordedSteps:
         recorded = self._recorded.get(key)
         if recorded is None or recorded.trained != _trains(recorded.params):  # frozen or unfrozen since
             with hold_interrupts():  # no mode and no weight of a recording that was broken off may stay behind
-                return self._record(key, step, (model, guide), args, kwargs, around, weights, by_name)
+                return self._record(key, step, (model, guide), args, kwargs, around, weights, by_name, may_defer)
         if recorded.due():
             with hold_interrupts():
-                return self._compare(recorded, key, functools.partial(step, args, kwargs), signature[1], weights)
+                return self._compare(
+                    recorded, key, functools.partial(step, args, kwargs), signature[1], weights, may_defer
+                )
         result = recorded.run(signature[1], weights, may_defer=may_defer)
         if around.heard:
             emit(recorded.params)
@@ -444,6 +488,7 @@ class RecordedSteps:
         around: Surroundings,
         weights: list[Tensor],
         by_name: bool,
+        may_defer: bool,
     ) -> StepResult | None:
         owner = key[0]
         self._remember(owner, programs)
@@ -468,7 +513,7 @@ class RecordedSteps:
                 raise NotRecordable(f"{run.foreign} {_NO_LIBRARY}")
             recorded = self._recorded_from(run, step, tensors, around.weights, weights)
             run.rewind()
-            result = recorded.run(tensors, weights)
+            result = recorded.run_beside(run, tensors, weights)
             difference = _difference(run, result)
             if difference is not None:
                 raise NotRecordable(f"the recording does not reproduce {difference}")
@@ -476,7 +521,6 @@ class RecordedSteps:
             self._failures[owner] = self._failures.get(owner, 0) + 1
             if self._failures[owner] >= _MAX_FAILURES:  # a first run may differ, for it sets things up
                 self._give_up(owner, _why(error))
-            run.finish()
             return run.result()
         self._recorded[key] = recorded
         while len(self._recorded) > _MAX_RECORDINGS:
@@ -485,7 +529,7 @@ class RecordedSteps:
             if self._changes[owner] > _MAX_CHANGES:
                 self._give_up(owner, "what it is called with changes at every step")
         log.info("recorded %s: %d operations", _name(programs[0]), recorded.lowered.operations)
-        return result
+        return recorded.made(result, may_defer)
 
     def _recorded_from(
         self,
@@ -505,7 +549,7 @@ class RecordedSteps:
         try:
             for handler, weight in zip(handlers, weights, strict=True):
                 handler.weight = weight
-            with pyro.validation_enabled(False), writes, recorder:
+            with pyro.validation_enabled(False), without_gradients(), writes, recorder:
                 loss, nll = step()
                 grads = torch.autograd.grad(loss, run.leaves, allow_unused=True) if run.leaves else ()
                 nll = torch.as_tensor(nll)
@@ -531,17 +575,17 @@ class RecordedSteps:
         step: Callable[[], tuple[Tensor, Tensor]],
         tensors: list[Tensor],
         weights: list[Tensor],
-    ) -> StepResult:
+        may_defer: bool,
+    ) -> StepResult | None:
         """Run a step both ways; if they differ, the program is right, and the recording is not used again."""
         with pyro.validation_enabled(False):
             run = _run_eagerly(step, watch=False)
         run.rewind()
-        result = recorded.run(tensors, weights)
+        result = recorded.run_beside(run, tensors, weights)
         difference = _difference(run, result)
         if difference is None:
-            return result
+            return recorded.made(result, may_defer)
         self._give_up(key[0], f"its recording does not reproduce {difference} any more")
-        run.finish()
         return run.result()
 
     def _weight(self, value: float | Tensor) -> Tensor:

@@ -176,20 +176,24 @@ class Kernel:
         *,
         noise: Tensor | None,
         states: Tensor | None,
-        out: tuple[Tensor, Tensor] | None = None,
+        out: Sequence[Tensor] | Tensor | None = None,
         rules: tuple[AdamRule, AdamRule] | None = None,
         chunks: tuple[int, int] | None = None,
     ) -> None:
-        """Write the gradients with respect to loc and rho (P,), or move these by a step of Adam each."""
+        """
+        Write the gradients with respect to loc and rho (P,) to `out`, or move these by a step of Adam each.
+
+        :param chunks: do these only, from the first up to the second; `out` is then for the entries of these.
+        """
         work = self._work(loc, rho)
         work.noise, work.states = (_pointer(noise), None) if states is None else (None, _pointer(states))
         work.kl_gradient = kl_gradient
         if rules is not None:
             work.rules[0], work.rules[1] = rules
         elif out is not None:
-            work.grad_loc, work.grad_rho = map(_pointer, out)
-        if chunks is not None:
-            work.first, work.last = chunks
+            first, last = chunks or (0, work.last)
+            work.first, work.last = first, last
+            work.grad_loc, work.grad_rho = (tensor.data_ptr() - 4 * CHUNK * first for tensor in out)
         self._do(work, sites)
 
     # -- tests ---------------------------------------------------------------------------------------------------

@@ -22,11 +22,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pyro_bnn.inference.native.build import AdamRule, Kernel, Site, kernel
+from pyro_bnn.inference.native.build import CHUNK, AdamRule, Kernel, Site, kernel
 
 __all__ = [
     "AdamNumbers",
     "Deferred",
+    "Digest",
     "FlatSites",
     "KnowsAdam",
     "checking",
@@ -34,6 +35,7 @@ __all__ = [
     "recording_run",
     "takes_outputs",
     "usable",
+    "without_gradients",
 ]
 
 MIN_SIZE = 1 << 14
@@ -74,13 +76,30 @@ class KnowsAdam(Protocol):
         ...
 
 
+class Digest(NamedTuple):
+    """
+    What is compared of two gradients that are too long to be kept: a norm for each range, and one entry of 257.
+
+    `places` is where the gradients would have been: the memory of the two tensors that stand for them.
+    """
+
+    norms: Tensor
+    sample: Tensor
+    places: list[int]
+
+
+_RANGE = 64
+_EVERY = 257
+
+
 class _Scope(threading.local):
     """What this thread is about."""
 
     def __init__(self) -> None:
         self.buffers: dict[str, Tensor] | None = None
         self.defer = False
-        self.checks = False
+        self.digests: list[Digest] | None = None
+        self.placeholders = False
 
 
 _scope = _Scope()
@@ -102,13 +121,28 @@ def recording_run(buffers: dict[str, Tensor], *, defer: bool) -> Iterator[None]:
 
 
 @contextmanager
-def checking() -> Iterator[None]:
-    """Run a step inside that others are compared with: by torch's operations, as far as memory allows."""
-    before, _scope.checks = _scope.checks, True
+def checking() -> Iterator[list[Digest]]:
+    """
+    Run a step inside that others are compared with: by torch's operations, for vectors up to `KEPT_SIZE`.
+
+    Of longer ones the step is made by the kernel; its gradients of loc and rho are left out, and the list has their
+    :class:`Digest`.
+    """
+    before, _scope.digests = _scope.digests, []
+    try:
+        yield _scope.digests
+    finally:
+        _scope.digests = before
+
+
+@contextmanager
+def without_gradients() -> Iterator[None]:
+    """Run a step inside of which only the operations count: the gradients of loc and rho have no values."""
+    before, _scope.placeholders = _scope.placeholders, True
     try:
         yield
     finally:
-        _scope.checks = before
+        _scope.placeholders = before
 
 
 def usable(loc: Tensor, rho: Tensor) -> bool:
@@ -119,7 +153,7 @@ def usable(loc: Tensor, rho: Tensor) -> bool:
         and loc.requires_grad
         and rho.requires_grad
         and torch.is_grad_enabled()
-        and not (_scope.checks and loc.numel() <= KEPT_SIZE)
+        and not (_scope.digests is not None and loc.numel() <= KEPT_SIZE)
         and kernel() is not None
     )
 
@@ -181,6 +215,12 @@ def gradients(
     later = Deferred(loc, rho, contiguous, float(of_kl), noise, stops, prior_loc, prior_inv_scale)
     if _scope.defer:
         return later, later  # type: ignore[return-value]
+    if _scope.placeholders:
+        return torch.empty_like(loc), torch.empty_like(rho)  # memory that nobody touches is not fetched
+    if _scope.digests is not None:
+        of_loc, of_rho = torch.empty_like(loc), torch.empty_like(rho)
+        _scope.digests.append(later.digest(of_loc, of_rho))
+        return of_loc, of_rho
     return later.gradients()
 
 
@@ -210,6 +250,20 @@ class Deferred:
         out = torch.empty_like(self.loc), torch.empty_like(self.rho)
         self._do(out=out)
         return out
+
+    def digest(self, *stand_ins: Tensor) -> Digest:
+        """Return a summary of both gradients without making room for them."""
+        size, chunks = self.loc.numel(), Kernel.chunks(self.loc.numel())
+        rows = torch.empty(2, (_RANGE + 1) * CHUNK)
+        norms, samples = [], []
+        for first in range(0, chunks, _RANGE):
+            last = min(first + _RANGE, chunks)
+            start, stop = first * CHUNK, size if last == chunks else last * CHUNK
+            self._do(out=rows, chunks=(first, last))
+            found = rows[:, : stop - start]
+            norms.append(torch.linalg.vector_norm(found, dim=1, dtype=torch.float64))
+            samples.append(found[:, ::_EVERY].flatten())
+        return Digest(torch.cat(norms), torch.cat(samples), [t.data_ptr() for t in stand_ins])
 
     def step(self, optimizer: KnowsAdam) -> bool:
         """Move loc and rho by a step of the optimizer, if the kernel knows it; return whether it does."""
