@@ -85,7 +85,7 @@ class Place:
 def _without_values(trace: Any) -> Any:
     """Let a trace keep the shapes of its values and not the memory: it lives as long as its guide."""
     for node in trace.nodes.values():
-        if isinstance(node["value"], Tensor):
+        if isinstance(node.get("value"), Tensor):
             node["value"] = node["value"].new_zeros(()).expand(node["value"].shape)
         elif node["type"] == "return":
             node["value"] = None
