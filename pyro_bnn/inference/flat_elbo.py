@@ -27,6 +27,7 @@ Departure from TraceMeanField_ELBO: terms are added in another order (equal to 1
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 from logging import getLogger
 from typing import Any, NamedTuple, Protocol, cast, final, runtime_checkable
 
@@ -46,7 +47,7 @@ from pyro_bnn.common.sites import closed_kl, innermost, is_subsample
 from pyro_bnn.data.standardise import plain
 from pyro_bnn.inference.graph.private import MISSING
 from pyro_bnn.inference.kl import active_scales, scale_key
-from pyro_bnn.inference.native.mean_field import Deferred, FlatSites, draw_and_kl, usable
+from pyro_bnn.inference.native.mean_field import KEPT_SIZE, Deferred, FlatSites, draw_and_kl, usable
 from pyro_bnn.inference.reparam import active_reparameterization
 from pyro_bnn.inference.sites import ParamSite, StepResult, param_sites
 
@@ -458,10 +459,13 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
         priors = [_normal(prior) for prior in known.values()]
         if any(prior is None for prior in priors) or guide.site_names() != [f"net.{name}" for name in known]:
             return None
-        fused = None if layers is not None else self._fused(guide, guide.site_names(), cast(list[Normal], priors))
+        fused = self._fused(guide, guide.site_names(), cast(list[Normal], priors), layers)
         if fused is not None:
             values, kl = fused
-            return model.plain_nll(values, scales[0], *args), _scaled(kl, scales[1])
+            nll = model.plain_nll(values, scales[0], *args)
+            if layers is not None:
+                layers.end_plainly()
+            return nll, _scaled(kl, scales[1])
         values, places = guide.plain_draw()
         for value, (name, prior) in zip(values.values(), known.items(), strict=True):
             if value.shape != prior.event_shape:
@@ -477,12 +481,20 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
         kl = self._flat_kl(list(zip(places.values(), cast(list[Normal], priors), strict=True)))
         return nll, _scaled(kl, scales[1])
 
-    def _fused(self, guide: Any, names: list[str], priors: list[Normal]) -> tuple[dict[str, Tensor], Tensor] | None:
-        """Return a draw of every site and the KL by the compiled kernel, where it takes the guide and its priors."""
+    def _fused(
+        self, guide: Any, names: list[str], priors: list[Normal], layers: Any
+    ) -> tuple[dict[str, Tensor], Tensor] | None:
+        """
+        Return a draw of every site and the KL by the compiled kernel, where it takes the guide and its priors.
+
+        :param layers: the handler that is told the draws and their means, if there is one; deviations it does not get.
+        """
         vectors = guide.plain_vectors() if issubclass(type(guide), PlainVectors) else None
         if vectors is None or not usable(*vectors[:2]):
             return None
         loc, rho, stops, shapes = vectors
+        if layers is not None and (layers.needs_deviations or loc.numel() > KEPT_SIZE):
+            return None
         if shapes != [prior.batch_shape for prior in priors]:
             return None
         tensors = [t for prior in priors for t in (prior.loc, prior.scale)]
@@ -492,10 +504,17 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
             numbers = [_single(t) for t in tensors]
             if any(number is None for number in numbers):
                 return None
-            values = _values(cast(list[Tensor], numbers))
-        sites = FlatSites(stops, shapes, values[::2], [1 / scale for scale in values[1::2]])
+            found = _values(cast(list[Tensor], numbers))
+        sites = FlatSites(stops, shapes, found[::2], [1 / scale for scale in found[1::2]])
         kl, draws = draw_and_kl(loc, rho, sites)
-        return dict(zip(names, draws, strict=True)), kl
+        values = dict(zip(names, draws, strict=True))
+        if layers is not None:
+            means = loc.split([b - a for a, b in pairwise((0, *stops))])
+            shaped = [mean.view(shape) for mean, shape in zip(means, shapes, strict=True)]
+            layers.begin_plainly(
+                (name, value, mean, None) for (name, value), mean in zip(values.items(), shaped, strict=True)
+            )
+        return values, kl
 
     def _get_trace(self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if is_validation_enabled() or isinstance(poutine.unwrap(guide), Messenger):

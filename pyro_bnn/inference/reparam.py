@@ -157,7 +157,7 @@ class _Draw:
     name: str
     value: Tensor
     loc: Tensor
-    scale: Tensor
+    scale: Tensor | None
     layer_uses: int = 0
     other_uses: int = 0
     replaced: bool = False  # its layer was reparameterised
@@ -242,6 +242,7 @@ class _LayerHandler(Messenger):
     """Recognise the guide's mean-field draws, and hand the layers that use them once to `output`."""
 
     label: str
+    needs_deviations: bool
 
     def __init__(self) -> None:
         super().__init__()
@@ -324,13 +325,18 @@ class _LayerHandler(Messenger):
             self._forget()
         if not self._draws:
             # a parameter outlives the step, and tells one guide from another
-            leaf = next(itertools.chain(leaves_behind(draw.loc), leaves_behind(draw.scale)), None)
+            moments = [moment for moment in (draw.loc, draw.scale) if moment is not None]
+            leaf = next(itertools.chain.from_iterable(map(leaves_behind, moments)), None)
             self._program = self._fallback if leaf is None else _PROGRAMS.setdefault(leaf, _Program())
         self._draws[draw.name] = draw
         self._by_id[id(draw.value)] = draw
 
-    def begin_plainly(self, draws: Iterable[tuple[str, Tensor, Tensor, Tensor]]) -> None:
-        """Take in name, value, mean and deviation of what a guide drew without sample statements; the model is next."""
+    def begin_plainly(self, draws: Iterable[tuple[str, Tensor, Tensor, Tensor | None]]) -> None:
+        """
+        Take in name, value, mean and deviation of what a guide drew without sample statements; the model is next.
+
+        Deviations may be None if the handler does not need them.
+        """
         for draw in draws:
             self._record(_Draw(*draw))
         for known in self._draws.values():
@@ -426,9 +432,11 @@ class LocalReparameterization(_LayerHandler):
     """Draw each layer's outputs instead of its weights; build it with `local_reparameterization()`."""
 
     label = "local_reparameterization"
+    needs_deviations = True
 
     def output(self, layer: Layer, x: Tensor, weight: _Draw, bias: _Draw | Tensor | None, spatial_dims: int) -> Tensor:
         """Mean and variance of the output, and one normal draw per output."""
+        assert weight.scale is not None
         if isinstance(bias, _Draw):
             output = local_output(layer, x, weight.loc, weight.scale, bias.loc, bias.scale)
         else:
@@ -449,6 +457,7 @@ class Flipout(_LayerHandler):
     """Give each example its own signs on the shared weight noise; build it with `flipout()`."""
 
     label = "flipout"
+    needs_deviations = False
 
     def output(self, layer: Layer, x: Tensor, weight: _Draw, bias: _Draw | Tensor | None, spatial_dims: int) -> Tensor:
         """Two calls of the layer: at the means, and at the noise between random signs."""
