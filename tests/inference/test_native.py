@@ -310,11 +310,11 @@ def test_adam_moves_in_the_kernel_s_pass(native: Kernel, monkeypatch: pytest.Mon
     written = []
     make = mean_field.Deferred.gradients
     monkeypatch.setattr(mean_field.Deferred, "gradients", lambda self: written.append(1) or make(self))
-    trained(adam, None, steps=8)
-    assert len(written) == 1 + 1 + 3  # the first step; the recording's first run; runs 1, 2 and 4, which are checked
+    trained(adam, True, steps=8)
+    assert len(written) == 2 + 2 * 3  # when it is recorded, and at runs 1, 2 and 4, which are checked: both ways
     written.clear()
-    trained(clipped, None, steps=8)
-    assert len(written) == 8
+    trained(clipped, True, steps=8)
+    assert len(written) == 8 + 1 + 3
 
 
 def test_noise_made_again_is_the_noise_that_was_kept(native: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,6 +352,20 @@ def test_a_long_vector_s_recording_is_checked_by_a_digest(native: Kernel, monkey
 def test_other_guides_are_left_to_torch(native: Kernel, guide: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mean_field, "_kernel", lambda: pytest.fail("the kernel was used"))
     assert trained(adam, None, steps=3, **guide)[3] == 1
+
+
+def test_a_deep_network_with_batch_normalisation_is_recorded(native: Kernel) -> None:
+    """Its gradients move by more than rounding where a draw moves by a unit in the last place."""
+    torch.manual_seed(0)
+    layers = [part for _ in range(12) for part in (nn.Linear(48, 48), nn.BatchNorm1d(48), nn.ReLU())]
+    net = nn.Sequential(nn.Linear(64, 48), *layers, nn.Linear(48, 4))
+    model = BNN(net, priors.Kaiming(), likelihoods.Categorical(), N)
+    elbo = FlatMeanField_ELBO()
+    take = MinibatchStep(model, AutoMeanFieldNormal(model), adam(), elbo, N, undisturbed=True)
+    for batch in batches(12):
+        take(1.0, batch)
+    assert elbo._recorded is not None
+    assert len(elbo._recorded) == 1
 
 
 def test_a_loss_that_is_not_finite_moves_nothing(native: Kernel) -> None:

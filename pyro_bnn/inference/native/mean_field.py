@@ -41,7 +41,7 @@ __all__ = [
 MIN_SIZE = 1 << 14
 """Vectors shorter than this are left to torch."""
 KEPT_SIZE = 1 << 22
-"""Up to here the noise is kept between the passes, and a step is checked against torch's operations."""
+"""Up to here the noise is kept between the passes, and gradients are compared in full when a step is checked."""
 
 Numbers: TypeAlias = Sequence[float]
 
@@ -123,10 +123,9 @@ def recording_run(buffers: dict[str, Tensor], *, defer: bool) -> Iterator[None]:
 @contextmanager
 def checking() -> Iterator[list[Digest]]:
     """
-    Run a step inside that others are compared with: by torch's operations, for vectors up to `KEPT_SIZE`.
+    Run a step inside that others are compared with.
 
-    Of longer ones the step is made by the kernel; its gradients of loc and rho are left out, and the list has their
-    :class:`Digest`.
+    Gradients of vectors longer than `KEPT_SIZE` are left out, and the list has their :class:`Digest`.
     """
     before, _scope.digests = _scope.digests, []
     try:
@@ -153,7 +152,6 @@ def usable(loc: Tensor, rho: Tensor) -> bool:
         and loc.requires_grad
         and rho.requires_grad
         and torch.is_grad_enabled()
-        and not (_scope.digests is not None and loc.numel() <= KEPT_SIZE)
         and kernel() is not None
     )
 
@@ -217,7 +215,7 @@ def gradients(
         return later, later  # type: ignore[return-value]
     if _scope.placeholders:
         return torch.empty_like(loc), torch.empty_like(rho)  # memory that nobody touches is not fetched
-    if _scope.digests is not None:
+    if _scope.digests is not None and loc.numel() > KEPT_SIZE:
         of_loc, of_rho = torch.empty_like(loc), torch.empty_like(rho)
         _scope.digests.append(later.digest(of_loc, of_rho))
         return of_loc, of_rho
