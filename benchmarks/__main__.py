@@ -5,8 +5,9 @@ Time this library beside its peers, on the same work, in one run.
     python -m benchmarks --only lenet5 --rounds 40
     python -m benchmarks --quick                  a look, not a measurement
 
-Training steps of three networks, predictions with S = 100 draws on 10,000 images, import times and peak memory. Prints
-tables, writes results.json and chart.png beside this file. `python -m benchmarks.readme` puts the table into the
+Training steps of eight networks, draws by layer, predictions with S = 100 draws on 10,000 images, the cost of a weight
+from 10^4 to 10^8 weights with peak memory, import times. Prints tables, writes results.json, chart.png and cost.png
+beside this file. `python -m benchmarks.readme` puts the table into the
 README. A library that is not installed, or does not run the work, is named with the reason.
 """
 
@@ -17,8 +18,9 @@ import json
 import os
 import platform
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.chart import draw
-from benchmarks.contenders import BASE, CONTENDERS, Contender
+from benchmarks.contenders import BASE, CONTENDERS, LAYERS, WIDE, Contender
+from benchmarks.cost import SIZES, draw_cost, one_size
 from benchmarks.processes import import_times, prediction_memory, training_memory
 from benchmarks.table import as_text
 from benchmarks.timing import Step, Summary, rounds, summarise, warm_up
@@ -36,7 +39,10 @@ from pyro_bnn.common.machine import cpu_name
 from pyro_bnn.common.memory import keep_freed_memory
 
 FOLDER = Path(__file__).parent
-KINDS = ("lenet5", "resnet20", "mlp100", "predict", "imports", "memory")
+KINDS = (
+    *("lenet5", "resnet20", "mlp100", "wide-400", "wide-1200", "wide-3000", "encoder", "vgg16", "layers"),
+    *("predict", "cost", "imports", "memory"),
+)
 Results = dict[str, Any]
 
 
@@ -66,12 +72,14 @@ def reason(error: BaseException) -> str:
     return text if len(text) <= 160 else text[:157] + "..."
 
 
-def prepare(build: Callable[[Contender], Step | None], calls: int) -> tuple[dict[str, Step], dict[str, str]]:
+def prepare(
+    build: Callable[[Contender], Step | None], calls: int, contenders: Sequence[Contender] = CONTENDERS
+) -> tuple[dict[str, Step], dict[str, str]]:
     """Build everybody's step and take it a few times; return the steps, and why others have none."""
     pyro.clear_param_store()
     steps: dict[str, Step] = {}
     failed: dict[str, str] = {}
-    for contender in CONTENDERS:
+    for contender in contenders:
         try:
             step = build(contender)
             if step is not None:
@@ -93,11 +101,17 @@ def entry(title: str, summaries: dict[str, Summary], failed: dict[str, str], **n
     }
 
 
-def training(name: str, count: int, calls: int) -> Results:
+def training(name: str, count: int, calls: int, contenders: Sequence[Contender] = CONTENDERS) -> Results:
     work = works()[name]
-    steps, failed = prepare(lambda contender: contender.training_step(work), 5)
+    steps, failed = prepare(lambda contender: contender.training_step(work), 5, contenders)
     summaries = summarise(rounds(steps, count, calls), BASE.title)
     return entry(f"Training step: {work.title}", summaries, failed, rounds=count, steps_per_round=calls)
+
+
+def cost(sizes: Sequence[int], count: int, threads: int) -> Results:
+    """Return what a weight costs beyond the deterministic step, by number of weights, each in its own process."""
+    rows = [one_size(size, count, threads) for size in sizes]
+    return {"title": "Cost of a weight by number of weights, MLP 784-W-W-10, batch 100", "rows": rows, "failed": {}}
 
 
 def prediction(rows: int, samples: int, count: int) -> Results:
@@ -176,6 +190,18 @@ def main() -> None:
         "lenet5": lambda: training("lenet5", count, options.steps),
         "resnet20": lambda: training("resnet20", min(count, 40), options.steps),
         "mlp100": lambda: training("mlp100", min(count, 40), options.steps),
+        **{
+            name: partial(training, name, min(count, rounds_), steps, contenders)
+            for name, rounds_, steps, contenders in (
+                ("wide-400", 40, options.steps, WIDE),
+                ("wide-1200", 40, options.steps, WIDE),
+                ("wide-3000", 20, 1, WIDE),
+                ("encoder", 10, 1, WIDE),
+                ("vgg16", 5, 1, WIDE),
+            )
+        },
+        "layers": lambda: training("lenet5", min(count, 40), options.steps, LAYERS),
+        "cost": lambda: cost(SIZES[:4] if options.quick else SIZES, 3 if options.quick else 40, options.threads),
         "predict": lambda: prediction(rows, samples, 2 if options.quick else options.predict_rounds),
         "imports": lambda: imports(2 if options.quick else 5),
         "memory": lambda: memory(rows, options.threads),
@@ -189,6 +215,8 @@ def main() -> None:
         options.out.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(results, indent=1) + "\n")
     draw(results, options.out / "chart.png")
+    if "cost" in results["work"]:
+        draw_cost(results, options.out / "cost.png")
     print(f"wrote {path} and {options.out / 'chart.png'}")
 
 

@@ -3,13 +3,26 @@
 from typing import Any
 
 from benchmarks.contenders import BASE, CONTENDERS, OURS
+from benchmarks.cost import as_text as cost_as_text
 
-COLUMNS = {"lenet5": "LeNet-5", "resnet20": "ResNet-20", "mlp100": "100 layers", "predict": "100 draws"}
+COLUMNS = {
+    "lenet5": "LeNet-5",
+    "resnet20": "ResNet-20",
+    "mlp100": "100 layers",
+    "wide-400": "wide-400",
+    "wide-1200": "wide-1200",
+    "wide-3000": "wide-3000",
+    "encoder": "encoder",
+    "vgg16": "VGG-16",
+    "predict": "100 draws",
+}
 
 
 def as_text(work: dict[str, Any]) -> str:
     """Return one kind of work as a table for a terminal."""
     lines = [f"\n{work['title']}"]
+    if "rows" in work:
+        return "\n".join([*lines, cost_as_text(work)])
     if "contenders" not in work:
         lines += [f"  {name:28s} {mb:8.0f}" for name, mb in work["training_mb"].items()]
         draws = ", ".join(f"{s} draws {mb:.0f}" for s, mb in work["prediction_mb_by_draws"].items())
@@ -51,7 +64,7 @@ def as_markdown(results: dict[str, Any]) -> str:
         "",
         f"Time relative to the same network in plain PyTorch {versions['torch']} with fused Adam: ratio of minima over "
         f"paired rounds, median ratio in brackets ({machine['threads']} threads, {machine['cpu']}, {machine['date']}). "
-        "The first three columns are training steps, the last is prediction on 10,000 images. Rounds: "
+        "The columns are training steps, the last is prediction on 10,000 images. Rounds: "
         + ", ".join(f"{results['work'][kind]['rounds']}" for kind in kinds)
         + ".",
     ]

@@ -1,13 +1,17 @@
 """
-The work everybody does: three networks with their batches, and a set of images to predict on.
+The work everybody does: networks with their batches, and a set of images to predict on.
 
     lenet5     LeNet-5, 61,706 weights, batch 100 of 1x28x28
     resnet20   ResNet-20, 268,346 random weights and 38 BatchNorm tensors, batch 128 of 3x32x32
     mlp100     100 dense layers of 32 units, 200 tensors, 128,938 weights, batch 100 of 784: the cost per site
+    wide-W     784-W-W-10, batch 100 of 784: many weights for their arithmetic
+    encoder    a transformer encoder of 6 layers of 256, 4.7 million weights, batch 32 of 28 rows of 28
+    vgg16      VGG-16, 14.7 million weights, batch 32 of 3x32x32
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -15,6 +19,7 @@ from torch import Tensor, nn
 
 from pyro_bnn.models.networks.lenet5 import LeNet5
 from pyro_bnn.models.networks.resnet20 import ResNet20
+from pyro_bnn.models.networks.vgg import VGG
 
 LEARNING_RATE = 1e-4
 NUM_CLASSES = 10
@@ -57,12 +62,61 @@ def _resnet20() -> nn.Module:
     return ResNet20(in_channels=3, num_classes=NUM_CLASSES)
 
 
+def wide(units: int) -> nn.Module:
+    """Return an MLP with two hidden layers of so many units."""
+    torch.manual_seed(0)
+    widths = [784, units, units, NUM_CLASSES]
+    layers = [layer for d, k in pairwise(widths) for layer in (nn.Linear(d, k), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
+
+
+class Encoder(nn.Module):
+    """A transformer encoder over the rows of an image, averaged over them; without dropout."""
+
+    def __init__(self, width: int = 256, layers: int = 6) -> None:
+        super().__init__()
+        self.rows = nn.Linear(28, width)
+        layer = nn.TransformerEncoderLayer(width, 8, 4 * width, dropout=0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.head = nn.Linear(width, NUM_CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layers(self.rows(x)).mean(1))
+
+
+def _encoder() -> nn.Module:
+    torch.manual_seed(0)
+    return Encoder()
+
+
+def _vgg16() -> nn.Module:
+    torch.manual_seed(0)
+    return VGG(in_channels=3, num_classes=NUM_CLASSES, depth=16)
+
+
+def _wide_work(units: int) -> Work:
+    title = f"MLP 784-{units}-{units}-10, batch 100"
+    return Work(f"wide-{units}", title, partial(wide, units), *_batch(100, 784), 60_000)
+
+
 def works() -> dict[str, Work]:
     """Return the training work by name."""
     return {
         "lenet5": Work("lenet5", "LeNet-5, batch 100", _lenet5, *_batch(100, 1, 28, 28), 60_000),
         "resnet20": Work("resnet20", "ResNet-20, batch 128", _resnet20, *_batch(128, 3, 32, 32), 50_000),
         "mlp100": Work("mlp100", "100-layer MLP, batch 100", _mlp100, *_batch(100, 784), 60_000),
+        **{
+            f"wide-{units}": Work(
+                f"wide-{units}",
+                f"MLP 784-{units}-{units}-10, batch 100",
+                partial(wide, units),
+                *_batch(100, 784),
+                60_000,
+            )
+            for units in (400, 1200, 3000)
+        },
+        "encoder": Work("encoder", "Transformer encoder, batch 32", _encoder, *_batch(32, 28, 28), 60_000),
+        "vgg16": Work("vgg16", "VGG-16, batch 32", _vgg16, *_batch(32, 3, 32, 32), 50_000),
     }
 
 

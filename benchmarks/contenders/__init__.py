@@ -12,12 +12,13 @@ from benchmarks.contenders.blitz import BLITZ
 from benchmarks.contenders.deterministic import DETERMINISTIC
 from benchmarks.contenders.ivon import IVON
 from benchmarks.contenders.posteriors import POSTERIORS
-from benchmarks.contenders.pyro_bnn import EAGER, FIT, SVI_STEP
+from benchmarks.contenders.pyro_bnn import EAGER, FIT, LOCAL, SVI_STEP
+from benchmarks.contenders.pyro_bnn import FLIPOUT as OWN_FLIPOUT
 from benchmarks.contenders.stock_pyro import STOCK_PYRO
 from benchmarks.contenders.torch_blue import TORCH_BLUE
 from benchmarks.contenders.torchbnn import TORCHBNN
 
-__all__ = ["BASE", "CONTENDERS", "OURS", "Contender"]
+__all__ = ["BASE", "CONTENDERS", "LAYERS", "OURS", "WIDE", "Contender"]
 
 BASE = DETERMINISTIC
 OURS = (FIT, SVI_STEP, EAGER)
@@ -33,3 +34,7 @@ CONTENDERS: tuple[Contender, ...] = (
     TORCH_BLUE,
     IVON,
 )
+LAYERS: tuple[Contender, ...] = (DETERMINISTIC, FIT, LOCAL, OWN_FLIPOUT, REPARAMETERISATION, FLIPOUT)
+"""Who draws a layer's outputs, or signs for each example, beside who draws its weights."""
+WIDE: tuple[Contender, ...] = (DETERMINISTIC, FIT, EAGER, STOCK_PYRO, TORCHBNN, REPARAMETERISATION, BLITZ, IVON)
+"""Who is measured where a step takes long."""

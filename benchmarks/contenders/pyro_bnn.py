@@ -1,5 +1,7 @@
 """Ours: the step that `fit` takes, stock SVI.step with our ELBO, and the step of `fit` for a network of one's own."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pyro.infer import SVI
@@ -11,6 +13,7 @@ from pyro_bnn.guides.mean_field import AutoMeanFieldNormal
 from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
 from pyro_bnn.inference.kl import per_datum
 from pyro_bnn.inference.minibatch import MinibatchStep
+from pyro_bnn.inference.reparam import flipout, local_reparameterization
 from pyro_bnn.models import likelihoods, priors
 from pyro_bnn.models.bnn import BNN
 from pyro_bnn.optim import Adam
@@ -36,6 +39,16 @@ def _fit_step(work: Work, trace: bool | None) -> Step:
 
 def fit_step(work: Work) -> Step:
     return _fit_step(work, trace=None)
+
+
+def _layers_step(work: Work, handler: Callable[[], Any]) -> Step:
+    take, layers = _fit_step(work, trace=None), handler()
+
+    def step() -> Any:
+        with layers:
+            return take()
+
+    return step
 
 
 def eager_step(work: Work) -> Step:
@@ -65,4 +78,6 @@ def predictor(work: Work) -> Predictor:
 
 FIT = Contender("pyro-bnn, fit", "pyro-bnn", fit_step, predictor, "pyro_bnn")
 SVI_STEP = Contender("pyro-bnn, stock SVI.step", "pyro-bnn", svi_step)
+LOCAL = Contender("pyro-bnn, local reparam.", "pyro-bnn", partial(_layers_step, handler=local_reparameterization))
+FLIPOUT = Contender("pyro-bnn, flipout", "pyro-bnn", partial(_layers_step, handler=flipout))
 EAGER = Contender("pyro-bnn, fit, nothing recorded", "pyro-bnn", eager_step)

@@ -37,25 +37,30 @@ class PredictiveAccumulator:
         self._log_sum = torch.empty(0)
         self._entropies = torch.empty(0)
 
-    def update(self, log_probs: Tensor) -> None:
+    def update(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
         """
         Add one draw: log-probabilities (N, K) of one weight sample for the whole set.
+
+        Returns its probabilities (N, K) and the entropies of its rows (N,), for whoever needs them too.
 
         :param log_probs: log-probabilities (N, K).
         """
         check_log_probs(log_probs)
         log_probs = wide(log_probs.detach())
+        p = log_probs.exp()
+        entropies = entropy_of_rows(log_probs, p)
         if self.num_draws == 0:
-            self._log_sum, self._entropies = log_probs.clone(), entropy_of_rows(log_probs)
+            self._log_sum, self._entropies = log_probs.clone(), entropies.clone()
         else:
             if log_probs.shape != self._log_sum.shape:
                 raise ValueError(
                     f"this draw has shape {tuple(log_probs.shape)} and the ones before {tuple(self._log_sum.shape)}; "
                     "every draw must cover the same rows and classes"
                 )
-            self._log_sum = torch.logaddexp(self._log_sum, log_probs)
-            self._entropies += entropy_of_rows(log_probs)
+            torch.logaddexp(self._log_sum, log_probs, out=self._log_sum)
+            self._entropies += entropies
         self.num_draws += 1
+        return p, entropies
 
     @property
     def log_probs(self) -> Tensor:
@@ -139,10 +144,14 @@ class MixtureMoments:
         return self.num_draws
 
 
-def entropy_of_rows(log_probs: Tensor) -> Tensor:
-    """Return the entropy in nats of log-probabilities (..., K) that were checked; a class of probability 0 adds 0."""
-    p = log_probs.exp()
-    return -torch.where(p > 0, p * log_probs, torch.zeros_like(p)).sum(-1)
+def entropy_of_rows(log_probs: Tensor, p: Tensor | None = None) -> Tensor:
+    """
+    Return the entropy in nats of log-probabilities (..., K) that were checked; a class of probability 0 adds 0.
+
+    :param p: their exponentials, where somebody has them already.
+    """
+    p = log_probs.exp() if p is None else p
+    return (p * log_probs).nan_to_num_(nan=0.0).sum(-1).neg_()  # 0 times minus infinity is no number
 
 
 def wide(values: Tensor) -> Tensor:

@@ -82,6 +82,16 @@ class Place:
         return value.reshape(target)
 
 
+def _without_values(trace: Any) -> Any:
+    """Let a trace keep the shapes of its values and not the memory: it lives as long as its guide."""
+    for node in trace.nodes.values():
+        if isinstance(node.get("value"), Tensor):
+            node["value"] = node["value"].new_zeros(()).expand(node["value"].shape)
+        elif node["type"] == "return":
+            node["value"] = None
+    return trace
+
+
 class FlatGuide(AutoGuide, Guide, metaclass=GuideMeta):  # type: ignore[metaclass]
     """
     The abstract base of guides whose draw is one flat vector.
@@ -155,7 +165,7 @@ class FlatGuide(AutoGuide, Guide, metaclass=GuideMeta):  # type: ignore[metaclas
         self._prototype_frames = {frame.name: frame for site in sites.values() for frame in site["cond_indep_stack"]}
         self._register(torch.cat([laid[name][0].reshape(-1) for name in places]), sites)
         name_parameters(self)
-        self.prototype_trace = trace
+        self.prototype_trace = _without_values(trace)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Give a copy a name of its own, so that it shares no parameter with the original."""

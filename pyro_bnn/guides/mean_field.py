@@ -302,6 +302,19 @@ class AutoMeanFieldNormal(FlatGuide):
             places[name] = FlatSlice(*flats[place.group], place.offset, place.offset + place.size)
         return values, places
 
+    def plain_vectors(self) -> tuple[Tensor, Tensor, list[int], list[torch.Size]] | None:
+        """
+        Return mu and rho (P,) of all sites, where each ends and its shape, in the model's order.
+
+        None where a draw is not mu + softplus(rho) z of one pair of vectors: with groups or a cap.
+        """
+        if list(self._sizes) != [""] or self._options["max_scale"] is not None:
+            return None
+        with self._pyro_context:
+            loc, rho = self._flat("", "loc"), self._flat("", "rho")
+        places = self._places.values()
+        return loc, rho, [place.stop for place in places], [place.shape for place in places]
+
     # -- many at once --------------------------------------------------------------------------------------------
 
     def unstackable(self) -> str | None:
@@ -405,7 +418,9 @@ class AutoMeanFieldNormal(FlatGuide):
         self._train(which, True)
 
 
-_WRITTEN = {name: vars(AutoMeanFieldNormal)[name] for name in ("forward", "scale_of", "_flat", "plain_draw")}
+_WRITTEN = {
+    name: vars(AutoMeanFieldNormal)[name] for name in ("forward", "scale_of", "_flat", "plain_draw", "plain_vectors")
+}
 
 
 __getattr__ = renamed(__name__, {"Groups": "SiteGroups"})

@@ -24,9 +24,10 @@ How a step runs, from the plainest to the fastest, all with the same numbers:
 Departure from TraceMeanField_ELBO: terms are added in another order (equal to 1e-6 relative, from the same noise).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 from logging import getLogger
 from typing import Any, NamedTuple, Protocol, cast, final, runtime_checkable
 
@@ -46,6 +47,8 @@ from pyro_bnn.common.sites import closed_kl, innermost, is_subsample
 from pyro_bnn.data.standardise import plain
 from pyro_bnn.inference.graph.private import MISSING
 from pyro_bnn.inference.kl import active_scales, scale_key
+from pyro_bnn.inference.native.mean_field import KEPT_SIZE, Deferred, FlatSites, draw_and_kl, usable
+from pyro_bnn.inference.reparam import active_reparameterization
 from pyro_bnn.inference.sites import ParamSite, StepResult, param_sites
 
 __all__ = ["FlatMeanField_ELBO", "PlainGuide", "PlainModel"]
@@ -76,6 +79,15 @@ class PlainModel(Protocol):
 
     def plain_nll(self, values: Mapping[str, Tensor], scale: Callable[[Any], Any], x: Any, y: Tensor) -> Tensor:
         """Return minus the log-likelihood of a batch, scaled to the whole data set, and by `scale`."""
+        ...
+
+
+@runtime_checkable
+class PlainVectors(Protocol):
+    """A plain guide whose draw is loc + softplus(rho) z, of one pair of vectors."""
+
+    def plain_vectors(self) -> tuple[Tensor, Tensor, list[int], list[torch.Size]] | None:
+        """Return loc and rho (P,), where each site ends and its shape, in the model's order; None if it is not so."""
         ...
 
 
@@ -257,6 +269,22 @@ def _check_reparameterised(name: str, guide_site: Any) -> None:
         check_fully_reparametrized({**guide_site, "score_parts": guide_site["fn"].score_parts(guide_site["value"])})
 
 
+def _with_moments(
+    values: Mapping[str, Tensor], places: Mapping[str, _Flat]
+) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
+    """Yield name, value, mean and standard deviation of every site, these in the site's shape."""
+    vectors = {id(place.loc): (place.loc, place.scale) for place in places.values()}
+    parts: dict[str, list[Tensor]] = {}
+    for key, (loc, scale) in vectors.items():
+        names = sorted((n for n, p in places.items() if id(p.loc) == key), key=lambda n: places[n].start)
+        sizes = [places[name].stop - places[name].start for name in names]
+        for name, *moments in zip(names, loc.split(sizes), scale.split(sizes), strict=True):
+            parts[name] = moments
+    for name, value in values.items():
+        mean, deviation = (moment.view(value.shape) for moment in parts[name])
+        yield name, value, mean, deviation
+
+
 def _flat_place(model_site: Any, guide_site: Any) -> tuple[_Flat, Normal] | None:
     """Return where a site lies and its prior, if its KL is that of two Normals over all of its elements, unmasked."""
     flat = guide_site["infer"].get("flat")
@@ -310,6 +338,8 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
         self.trace = trace
         self.undisturbed = False
         """Whether nobody's Python but libraries' runs between two steps: the training loop says so."""
+        self.may_defer = False
+        """Whether gradients may be left to be made, in `step_tensors`: the training loop says so."""
         self._recorded = _recordings() if trace is not False else None
         self._priors = _FlatPriors()
 
@@ -322,7 +352,7 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
         :param model: the Pyro program.
         :param guide: its guide.
         """
-        loss, _, _ = self._step(model, guide, args, kwargs)
+        loss, *_ = self._step(model, guide, args, kwargs)
         value = torch_item(loss)
         warn_if_nan(value, "loss")
         return cast(float, value)
@@ -333,14 +363,15 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
         """
         Do what `loss_and_grads` does without waiting for a number.
 
-        Returns `loss` and `nll` (minus the scaled log-likelihood) as 0-dimensional tensors, and `params`, the list of
-        unconstrained parameters in order of appearance.
+        Returns `loss` and `nll` (minus the scaled log-likelihood) as 0-dimensional tensors, `params`, the list of
+        unconstrained parameters in order of appearance, and `deferred`: None, or with `may_defer` the gradients of a
+        pair of vectors that have still to be made (:class:`pyro_bnn.inference.native.mean_field.Deferred`).
 
         :param model: the Pyro program.
         :param guide: its guide.
         """
-        loss, nll, params = self._step(model, guide, args, kwargs, with_params=True)
-        return {"loss": loss, "nll": nll, "params": [site.unconstrained for site in params]}
+        loss, nll, params, deferred = self._step(model, guide, args, kwargs, with_params=True)
+        return {"loss": loss, "nll": nll, "params": [site.unconstrained for site in params], "deferred": deferred}
 
     def differentiable_loss(
         self, model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
@@ -368,19 +399,20 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
 
     def _step(
         self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any], with_params: bool = False
-    ) -> tuple[Any, Any, list[ParamSite]]:
+    ) -> tuple[Any, Any, list[ParamSite], Deferred | None]:
         args = tuple(map(plain, args))  # what says that it is standardised is an ordinary tensor here
         loss: Any = 0.0
         nll: Any = 0.0
         params: list[ParamSite] = []
+        deferred: Deferred | None = None
         for _ in range(self._rounds()):
             result = self._recorded_step(model, guide, args, kwargs)
             if result is None:
                 result = self._eager_step(model, guide, args, kwargs, with_params)
             else:
                 _accumulate(result)
-            loss, nll, params = loss + result.loss, nll + result.nll, result.params
-        return loss, nll, params
+            loss, nll, params, deferred = loss + result.loss, nll + result.nll, result.params, result.deferred
+        return loss, nll, params, deferred
 
     def _recorded_step(
         self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -392,7 +424,14 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
         return cast(
             StepResult | None,
             self._recorded.step(
-                self._particle, self.num_particles, model, guide, args, kwargs, by_name=self.trace is True
+                self._particle,
+                self.num_particles,
+                model,
+                guide,
+                args,
+                kwargs,
+                by_name=self.trace is True,
+                may_defer=self.may_defer and self.num_particles == 1,
             ),
         )
 
@@ -425,13 +464,21 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
             return None
         if kwargs or len(args) != 2 or args[1] is None or (self.vectorize_particles and self.num_particles > 1):
             return None
-        scales = active_scales()
+        layers = active_reparameterization()
+        scales = active_scales(beside=layers)
         if scales is None or not (model.is_plain() and guide.is_plain()):
             return None
         known = model.priors()
         priors = [_normal(prior) for prior in known.values()]
         if any(prior is None for prior in priors) or guide.site_names() != [f"net.{name}" for name in known]:
             return None
+        fused = self._fused(guide, guide.site_names(), cast(list[Normal], priors), layers)
+        if fused is not None:
+            values, kl = fused
+            nll = model.plain_nll(values, scales[0], *args)
+            if layers is not None:
+                layers.end_plainly()
+            return nll, _scaled(kl, scales[1])
         values, places = guide.plain_draw()
         for value, (name, prior) in zip(values.values(), known.items(), strict=True):
             if value.shape != prior.event_shape:
@@ -439,9 +486,48 @@ class FlatMeanField_ELBO(TraceMeanField_ELBO):
                     f"the guide draws 'net.{name}' in shape {tuple(value.shape)}, and the model has it in "
                     f"{tuple(prior.event_shape)}: build the guide of this model"
                 )
+        if layers is not None:
+            layers.begin_plainly(_with_moments(values, places))
         nll = model.plain_nll(values, scales[0], *args)
+        if layers is not None:
+            layers.end_plainly()
         kl = self._flat_kl(list(zip(places.values(), cast(list[Normal], priors), strict=True)))
         return nll, _scaled(kl, scales[1])
+
+    def _fused(
+        self, guide: Any, names: list[str], priors: list[Normal], layers: Any
+    ) -> tuple[dict[str, Tensor], Tensor] | None:
+        """
+        Return a draw of every site and the KL by the compiled kernel, where it takes the guide and its priors.
+
+        :param layers: the handler that is told the draws and their means, if there is one; deviations it does not get.
+        """
+        vectors = guide.plain_vectors() if issubclass(type(guide), PlainVectors) else None
+        if vectors is None or not usable(*vectors[:2]):
+            return None
+        loc, rho, stops, shapes = vectors
+        if layers is not None and (layers.needs_deviations or loc.numel() > KEPT_SIZE):
+            return None
+        if shapes != [prior.batch_shape for prior in priors]:
+            return None
+        tensors = [t for prior in priors for t in (prior.loc, prior.scale)]
+        if any(t.requires_grad or _computed(t) for t in tensors):
+            return None
+        with _unrecorded():  # numbers to a recording, not operations
+            numbers = [_single(t) for t in tensors]
+            if any(number is None for number in numbers):
+                return None
+            found = _values(cast(list[Tensor], numbers))
+        sites = FlatSites(stops, shapes, found[::2], [1 / scale for scale in found[1::2]])
+        kl, draws = draw_and_kl(loc, rho, sites)
+        values = dict(zip(names, draws, strict=True))
+        if layers is not None:
+            means = loc.split([b - a for a, b in pairwise((0, *stops))])
+            shaped = [mean.view(shape) for mean, shape in zip(means, shapes, strict=True)]
+            layers.begin_plainly(
+                (name, value, mean, None) for (name, value), mean in zip(values.items(), shaped, strict=True)
+            )
+        return values, kl
 
     def _get_trace(self, model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if is_validation_enabled() or isinstance(poutine.unwrap(guide), Messenger):

@@ -481,11 +481,11 @@ def per_datum(num_data: int) -> Messenger:
     return _PerDatum(num_data)
 
 
-def active_scales() -> tuple[Callable[[Any], Any], Any] | None:
+def active_scales(beside: Any = None) -> tuple[Callable[[Any], Any], Any] | None:
     """
     Return what the handlers around a step do to the scale of the data, and the scale they give a global latent site.
 
-    None if any other handler is active than these two and those that only listen for parameters.
+    None if any other handler is active than these two, those that only listen for parameters, and `beside`.
     """
     sizes: list[int] = []
     latent: Any = 1.0
@@ -496,7 +496,7 @@ def active_scales() -> tuple[Callable[[Any], Any], Any] | None:
         elif type(handler) is _PerDatum:
             latent = latent / handler.num_data
             sizes.append(handler.num_data)
-        elif not (type(handler) is TraceMessenger and handler.param_only):
+        elif handler is not beside and not (type(handler) is TraceMessenger and handler.param_only):
             return None
 
     def of_data(scale: Any) -> Any:

@@ -22,6 +22,7 @@ from pyro_bnn.inference.fit_state import Callback
 from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
 from pyro_bnn.inference.graph.origin import is_library
 from pyro_bnn.inference.kl import KLWeight, per_datum, scale_kl
+from pyro_bnn.inference.native.mean_field import Deferred, KnowsAdam
 
 __all__ = ["MinibatchStep", "between_steps_is_library"]
 
@@ -59,34 +60,38 @@ class MinibatchStep:
         self.undisturbed = undisturbed
         """Whether nobody's Python but libraries' runs between two steps, so that the ELBO may record them."""
         self.first = True
+        self.knows_adam: KnowsAdam | None = optim if isinstance(optim, KnowsAdam) else None
 
     def __call__(self, kl_weight: float, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Take one step; return the batch's loss and NLL, per datum."""
         with self.per_datum, scale_kl(kl_weight):
-            loss, nll, params = self._tensors(batch) if self.flat else self._traced(batch)
+            loss, nll, params, deferred = self._tensors(batch) if self.flat else self._traced(batch)
         if loss.device.type == "cpu" and not math.isfinite(loss):  # elsewhere to look is to wait
             raise NotFinite(str(float(loss)))
-        self.optim(params)
+        if deferred is not None and not (self.knows_adam and deferred.step(self.knows_adam)):
+            deferred.loc.grad, deferred.rho.grad = deferred.gradients()
+        self.optim(params)  # what has moved already has no gradient
         for parameter in params:
             parameter.grad = None
         return loss, nll
 
-    def _tensors(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+    def _tensors(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor], Deferred | None]:
         self.elbo.undisturbed = self.undisturbed and not self.first  # the optimizer asks its arguments after the first
+        self.elbo.may_defer = self.knows_adam is not None
         try:
             result = self.elbo.step_tensors(self.model, self.guide, *batch)
         finally:
-            self.elbo.undisturbed, self.first = False, False
-        return result["loss"], result["nll"], result["params"]
+            self.elbo.undisturbed, self.elbo.may_defer, self.first = False, False, False
+        return result["loss"], result["nll"], result["params"], result["deferred"]
 
-    def _traced(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+    def _traced(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor], None]:
         recorder = _NllRecorder()
         with recorder, poutine.trace(param_only=True) as capture:
             loss = self.elbo.loss_and_grads(self.model, self.guide, *batch)
         sites: list[tuple[str, Any]] = sorted(capture.trace.nodes.items())
         params = list({id(p): p for p in (leaf_of(site["value"]) for _, site in sites)}.values())
         nll = torch.zeros(()) if recorder.nll is None else recorder.nll / self.elbo.num_particles
-        return torch.as_tensor(loss, dtype=torch.float64), nll, params
+        return torch.as_tensor(loss, dtype=torch.float64), nll, params, None
 
 
 def _optim_is_library(optim: PyroOptim) -> bool:

@@ -42,7 +42,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -57,11 +57,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from pyro_bnn.common.sites import innermost
+from pyro_bnn.inference.native.mean_field import OUTPUTS, takes_outputs
 
 __all__ = [
     "Flipout",
     "LocalReparameterization",
     "active_reparameterization",
+    "calls_of",
     "flipout",
     "flipout_output",
     "leaves_behind",
@@ -85,6 +87,10 @@ class _NormalOutput(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, variance: Tensor) -> Tensor:
+        if takes_outputs(mean, variance):
+            output, slope = OUTPUTS(mean, variance)
+            ctx.save_for_backward(slope)
+            return output  # type: ignore[no-any-return]
         half_noise = torch.empty_like(mean).normal_(0, 0.5)
         deviation = variance.clamp_min(0).sqrt_()
         output = torch.addcmul(mean, deviation, half_noise, value=2)
@@ -151,7 +157,7 @@ class _Draw:
     name: str
     value: Tensor
     loc: Tensor
-    scale: Tensor
+    scale: Tensor | None
     layer_uses: int = 0
     other_uses: int = 0
     replaced: bool = False  # its layer was reparameterised
@@ -236,6 +242,7 @@ class _LayerHandler(Messenger):
     """Recognise the guide's mean-field draws, and hand the layers that use them once to `output`."""
 
     label: str
+    needs_deviations: bool
 
     def __init__(self) -> None:
         super().__init__()
@@ -318,10 +325,27 @@ class _LayerHandler(Messenger):
             self._forget()
         if not self._draws:
             # a parameter outlives the step, and tells one guide from another
-            leaf = next(itertools.chain(leaves_behind(draw.loc), leaves_behind(draw.scale)), None)
+            moments = [moment for moment in (draw.loc, draw.scale) if moment is not None]
+            leaf = next(itertools.chain.from_iterable(map(leaves_behind, moments)), None)
             self._program = self._fallback if leaf is None else _PROGRAMS.setdefault(leaf, _Program())
         self._draws[draw.name] = draw
         self._by_id[id(draw.value)] = draw
+
+    def begin_plainly(self, draws: Iterable[tuple[str, Tensor, Tensor, Tensor | None]]) -> None:
+        """
+        Take in name, value, mean and deviation of what a guide drew without sample statements; the model is next.
+
+        Deviations may be None if the handler does not need them.
+        """
+        for draw in draws:
+            self._record(_Draw(*draw))
+        for known in self._draws.values():
+            known.begin()
+        self._observed = False
+
+    def end_plainly(self) -> None:
+        """The model has come to what is observed."""
+        self._observed = True
 
     def _learn(self) -> None:
         """Judge, after a whole forward pass, which draws are used once and in a layer."""
@@ -408,9 +432,11 @@ class LocalReparameterization(_LayerHandler):
     """Draw each layer's outputs instead of its weights; build it with `local_reparameterization()`."""
 
     label = "local_reparameterization"
+    needs_deviations = True
 
     def output(self, layer: Layer, x: Tensor, weight: _Draw, bias: _Draw | Tensor | None, spatial_dims: int) -> Tensor:
         """Mean and variance of the output, and one normal draw per output."""
+        assert weight.scale is not None
         if isinstance(bias, _Draw):
             output = local_output(layer, x, weight.loc, weight.scale, bias.loc, bias.scale)
         else:
@@ -431,6 +457,7 @@ class Flipout(_LayerHandler):
     """Give each example its own signs on the shared weight noise; build it with `flipout()`."""
 
     label = "flipout"
+    needs_deviations = False
 
     def output(self, layer: Layer, x: Tensor, weight: _Draw, bias: _Draw | Tensor | None, spatial_dims: int) -> Tensor:
         """Two calls of the layer: at the means, and at the noise between random signs."""
@@ -461,6 +488,11 @@ def flipout() -> Flipout:
     Put it around the whole step, guide and model together. The first dimension of a layer's input counts as the batch.
     """
     return Flipout()
+
+
+def calls_of(mode: Any) -> object:
+    """The handler whose way of listening to torch a TorchFunctionMode is, or None."""
+    return mode.handler if type(mode) is _Calls else None
 
 
 def active_reparameterization() -> LocalReparameterization | Flipout | None:

@@ -21,13 +21,18 @@ class ParamSite:
 
 
 class StepResult(NamedTuple):
-    """Loss and nll as 0-dimensional tensors, the leaves with their gradients, and the Pyro parameters met."""
+    """
+    Loss and nll as 0-dimensional tensors, the leaves with their gradients, and the Pyro parameters met.
+
+    `deferred` are gradients of further leaves that have still to be made, of those that may be left so.
+    """
 
     loss: Tensor
     nll: Tensor
     leaves: list[Tensor]
     grads: list[Tensor]
     params: list[ParamSite]
+    deferred: Any = None
 
 
 def param_sites(*traces: Any) -> list[ParamSite]:

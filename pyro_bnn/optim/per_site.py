@@ -16,7 +16,7 @@ from torch import Tensor
 from pyro_bnn.optim.names import Names, matches, parameter_kind, site_path, unnamed
 from pyro_bnn.optim.schedules import Constant, Schedule, TwinPlateau
 from pyro_bnn.optim.torch_optim.arguments import check_arguments
-from pyro_bnn.optim.wrappers import Plan, TorchOptim, check_distinct, check_length, check_state, remember
+from pyro_bnn.optim.wrappers import AdamNumbers, Plan, TorchOptim, check_distinct, check_length, check_state, remember
 
 __all__ = ["PerSite"]
 
@@ -210,6 +210,13 @@ class PerSite(PyroOptim):
                 optim.advance(plan)
         for optim in self.groups.values():
             optim.tick()
+
+    def plain_adam(self, parameter: Tensor) -> AdamNumbers | None:
+        """Return what the next step on a parameter is, if that is plain Adam; see :meth:`TorchOptim.plain_adam`."""
+        known = self._group_of.get(id(parameter))
+        if known is None or known[0] is not parameter or known[2] in self.resting():
+            return None
+        return self.groups[known[2]].plain_adam(parameter)
 
     def resting(self) -> set[str]:
         """Return the groups that do not move now."""

@@ -21,7 +21,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias, cast, final
+from typing import Any, ClassVar, NamedTuple, TypeAlias, cast, final
 
 import torch
 from pyro.optim import PyroOptim
@@ -64,6 +64,18 @@ class _Entry:
     @property
     def order(self) -> tuple[bool, str, tuple[int, ...]]:
         return self.name is None, self.name or "", tuple(self.tensor.shape)
+
+
+class AdamNumbers(NamedTuple):
+    """A step of plain Adam on one parameter: its numbers, how many steps there were (a tensor), both moments."""
+
+    lr: float
+    beta1: float
+    beta2: float
+    eps: float
+    steps: Tensor
+    mean: Tensor
+    square: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +125,16 @@ def check_length(epochs: int, steps_per_epoch: int) -> None:
     for name, value in (("epochs", epochs), ("steps_per_epoch", steps_per_epoch)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"prepare: {name}={value!r} is not an integer >= 1")
+
+
+def _is_flat(tensor: Tensor, shape: torch.Size) -> bool:
+    plain = tensor.dtype is torch.float32 and tensor.device.type == "cpu" and tensor.is_contiguous()
+    return plain and tensor.shape == shape
+
+
+def _hooked(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether somebody listens to the optimizer's steps."""
+    return bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
 
 
 @final
@@ -421,6 +443,29 @@ class TorchOptim(PyroOptim):
         finally:
             for p, grad in zip(plan.idle, grads, strict=True):
                 p.grad = grad
+
+    def plain_adam(self, parameter: Tensor) -> AdamNumbers | None:
+        """
+        Return what the next step on a parameter is, if that is torch's fused Adam on a CPU and nothing else.
+
+        None where it is another algorithm, clips or decays, has options that change it, or has not seen the parameter.
+        Whoever takes the step by these numbers adds 1 to `steps`, moves both moments, and leaves no gradient.
+        """
+        optimizer = self.torch_optimizer
+        if self.torch_class is not torch.optim.Adam or self._clipping or type(optimizer) is not torch.optim.Adam:
+            return None
+        state = optimizer.state.get(parameter)
+        group = next((g for g in optimizer.param_groups if any(p is parameter for p in g["params"])), None)
+        if not state or group is None or _hooked(optimizer) or set(state) != {"step", "exp_avg", "exp_avg_sq"}:
+            return None
+        plain = group["fused"] and group["weight_decay"] == 0 and isinstance(group["lr"], (int, float))
+        if not plain or any(group[option] for option in ("amsgrad", "maximize", "differentiable", "capturable")):
+            return None
+        mean, square = state["exp_avg"], state["exp_avg_sq"]
+        if not all(_is_flat(t, parameter.shape) for t in (parameter, mean, square)):
+            return None
+        lr, (beta1, beta2), eps = group["lr"], group["betas"], group["eps"]
+        return AdamNumbers(float(lr), float(beta1), float(beta2), float(eps), state["step"], mean, square)
 
     def tick(self) -> None:
         """Advance the schedule by one step."""

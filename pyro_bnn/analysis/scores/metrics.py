@@ -137,7 +137,8 @@ def brier(log_probs: Tensor, labels: Tensor) -> float:
     :param log_probs: log-probabilities (N, K).
     :param labels: the right classes (N,), whole numbers from 0.
     """
-    return _brier(log_probs, check_predictions(log_probs, labels))
+    labels = check_predictions(log_probs, labels)
+    return _brier(log_probs.exp(), labels)
 
 
 def confidence(log_probs: Tensor) -> float:
@@ -194,8 +195,7 @@ def _nll(log_probs: Tensor, labels: Tensor) -> float:
     return float(-_of_label(log_probs, labels).double().mean())
 
 
-def _brier(log_probs: Tensor, labels: Tensor) -> float:
-    p = log_probs.exp()
+def _brier(p: Tensor, labels: Tensor) -> float:
     # sum_k (p_k - 1[y = k])^2 = sum_k p_k^2 - 2 p_y + 1
     return float((p.square().sum(1) - 2 * _of_label(p, labels) + 1).double().mean())
 
@@ -209,14 +209,21 @@ def _ece(log_probs: Tensor, labels: Tensor, bins: int) -> float:
     return _binned_gap(wide(top).exp(), guess == labels, bins)
 
 
-def _classification_metrics(log_probs: Tensor, labels: Tensor, bins: int) -> dict[str, float]:
+def _classification_metrics(
+    log_probs: Tensor, labels: Tensor, bins: int, p: Tensor | None = None, entropies: Tensor | None = None
+) -> dict[str, float]:
+    """Return every metric of (N, K); `p` and `entropies` are its probabilities and entropies, where they are known."""
+    p = log_probs.exp() if p is None else p
+    entropies = entropy_of_rows(log_probs, p) if entropies is None else entropies
+    top, guess = log_probs.max(1)  # (N,)
+    confidence, right = top.exp(), guess == labels
     return {
-        "accuracy": _accuracy(log_probs, labels),
+        "accuracy": float(right.double().mean()),
         "pred_nll": _nll(log_probs, labels),
-        "brier": _brier(log_probs, labels),
-        "ece": _ece(log_probs, labels, bins),
-        "confidence": _confidence(log_probs),
-        "entropy": float(entropy_of_rows(log_probs).double().mean()),
+        "brier": _brier(p, labels),
+        "ece": _binned_gap(wide(confidence), right, bins),
+        "confidence": float(confidence.double().mean()),
+        "entropy": float(entropies.double().mean()),
     }
 
 
@@ -350,8 +357,8 @@ class ClassificationAccumulator:
         :param log_probs: log-probabilities (N, K).
         """
         _check_rows(log_probs, self.labels)
-        self.predictive.update(log_probs)
-        self._single.update(_classification_metrics(wide(log_probs.detach()), self.labels, self.bins))
+        p, entropies = self.predictive.update(log_probs)
+        self._single.update(_classification_metrics(wide(log_probs.detach()), self.labels, self.bins, p, entropies))
 
     def one_draw(self) -> dict[str, float]:
         """Mean of each single draw's metrics; from two draws on also their sd over draws, as `<name>_sd`."""

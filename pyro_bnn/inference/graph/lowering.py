@@ -27,6 +27,7 @@ from torch import Tensor, fx
 from torch.fx import Node
 
 from pyro_bnn.inference.graph.recording import Look, NotRecordable, Recorder, look, written_arguments
+from pyro_bnn.inference.native import mean_field as native
 
 __all__ = ["Lowered", "lower"]
 
@@ -67,6 +68,8 @@ _NEUTRAL: dict[Any, tuple[float, bool]] = {  # the constant that changes nothing
     aten.mul.Scalar: (1.0, False),
     aten.div.Tensor: (1.0, False),
 }
+
+_POOLED = native.DRAW  # its results lie in memory that the next run uses again
 
 # Functions with torch's fast argument parser that take the same positional arguments.
 _FAST: dict[Any, Callable[..., Any]] = {
@@ -112,6 +115,9 @@ _FAST: dict[Any, Callable[..., Any]] = {
     aten.unsqueeze.default: torch.unsqueeze,
     aten.view.default: Tensor.view,
     aten.where.self: torch.where,
+    native.DRAW: native.draw,
+    native.GRADIENTS: native.gradients,
+    native.OUTPUTS: native.outputs,
 }
 
 _IN_PLACE: dict[
@@ -337,7 +343,13 @@ class _WorkingCopy:
     def owns(self, result: Node, results: Sequence[Node], layout: tuple[int, ...] | None) -> bool:
         """Return whether a result's memory is its own and laid out as wanted, so that the caller may keep it."""
         base, found = base_of(result), _look(result)
-        if base.op != "call_function" or base in self.written or base in self.constants or found is None:
+        if (
+            base.op != "call_function"
+            or _is_pooled(base)
+            or base in self.written
+            or base in self.constants
+            or found is None
+        ):
             return False
         return (layout is None or found.stride == layout) and sum(base_of(r) is base for r in results) == 1
 
@@ -385,6 +397,21 @@ class _WorkingCopy:
         body = "\n    ".join([*lines, f"return ({returned},)"])
         return f"def step({arguments}):\n    {body}\n", scope, operations
 
+    def pair(self, results: Sequence[Node]) -> dict[int, Tensor]:
+        """Return which results are the gradients of loc and rho as the kernel makes them, and loc and rho; or none."""
+        calls = [node for node in self.graph.nodes if node.target is native.GRADIENTS]
+        if len(calls) != 1:
+            return {}
+        leaves = [self.constants.get(argument) for argument in calls[0].args[2:4]]
+        found: dict[int, Tensor] = {}
+        for part in calls[0].users:
+            places = [i for i, result in enumerate(results) if result is part]
+            leaf = leaves[part.args[1]]
+            if len(places) != 1 or len(part.users) != 1 or leaf is None:
+                return {}
+            found[places[0]] = leaf
+        return found if len(found) == 2 else {}
+
     def _call(
         self,
         node: Node,
@@ -422,8 +449,16 @@ class _WorkingCopy:
         if not isinstance(operand, Node) or operand not in dying or operand.op != "call_function":
             return False
         base = base_of(operand)
+        if _is_pooled(base):
+            return False
         own = base is operand and alive.get(base) == 1 and base not in kept and not self.tainted(operand)
         return own and _same_layout(node, operand) and not _overlaps_itself(operand)
+
+
+def _is_pooled(base: Node) -> bool:
+    """Return whether a node's memory is used again by the next run."""
+    parts = [base, *(n for n in base.all_input_nodes if _schema(base) is None)]
+    return any(part.target is _POOLED for part in parts)
 
 
 def _overlaps_itself(node: Node) -> bool:
@@ -465,8 +500,11 @@ class Lowered:
         scope: dict[str, Any],
         operations: int,
         copies: dict[int, tuple[int, ...] | None],
+        pair: dict[int, Tensor],
     ) -> None:
         self.source = source
+        self.pair = pair
+        """The results that are the two gradients of :mod:`pyro_bnn.inference.native`, and nothing else; and of what."""
         self.operations = operations
         self._copies = copies
         exec(compile(source, "<recorded step>", "exec"), scope)
@@ -515,5 +553,7 @@ def lower(
     results = list(cast(Any, output.args[0]))
     wanted = layouts or [None] * len(results)
     copies = {i: s for i, (r, s) in enumerate(zip(results, wanted, strict=True)) if not work.owns(r, results, s)}
+    pair = work.pair(results)
+    pair = {} if any(i in copies for i in pair) else pair
     source, scope, operations = work.emit([n for i, n in enumerate(recorder.inputs) if i not in bound], results)
-    return Lowered(source, scope, operations, copies)
+    return Lowered(source, scope, operations, copies, pair)

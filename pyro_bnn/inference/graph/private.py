@@ -15,6 +15,7 @@ NAMES: dict[str, str] = {
     "_get_current_dispatch_mode_stack": "torch.utils._python_dispatch",  # whether another mode is active
     "_get_current_function_mode_stack": "torch.overrides",
     "_AutoDispatchBelowAutograd": "torch._C",  # runs a recording without autograd's bookkeeping
+    "DisableTorchFunction": "torch._C",  # ... and without function modes, which were there when it was recorded
     "_functorch.peek_interpreter_stack": "torch._C",  # whether torch.func transforms the step
     "DeviceContext": "torch.utils._device",  # the one function mode that does no harm
     "tree_flatten": "torch.utils._pytree",

@@ -24,11 +24,12 @@ the step that are not known to be harmless. What is refused runs eagerly, and sa
 """
 
 import functools
+import math
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import getLogger
 from typing import Any, NamedTuple, TypeAlias, cast, final
 from weakref import ref
@@ -49,6 +50,9 @@ from pyro_bnn.inference.graph.origin import is_library, watching
 from pyro_bnn.inference.graph.private import private
 from pyro_bnn.inference.graph.recording import NotRecordable, Recorder, Writes
 from pyro_bnn.inference.kl import _PerDatum, _ScaleKL
+from pyro_bnn.inference.native.build import kernel
+from pyro_bnn.inference.native.mean_field import Deferred, Digest, checking, recording_run, without_gradients
+from pyro_bnn.inference.reparam import Flipout, LocalReparameterization, calls_of
 from pyro_bnn.inference.sites import ParamSite, StepResult, param_sites
 
 __all__ = ["Program", "RecordedSteps", "emit", "surroundings"]
@@ -62,6 +66,7 @@ _MAX_RECORDINGS = 16
 _MAX_FAILURES = 2
 _MAX_CHANGES = 16
 _CHECK_EVERY = 1024
+_PIECE = 1 << 18
 _HOOKS = "hooks are attached to parameters"
 _NO_LIBRARY = (
     "is not code of torch, Pyro or this library (FlatMeanField_ELBO(trace=True), in a recipe estimator.trace, records "
@@ -79,6 +84,7 @@ _function_modes, _dispatch_modes = (
 _transforms = private("_functorch.peek_interpreter_stack")
 DeviceContext = private("DeviceContext")
 _below_autograd = private("_AutoDispatchBelowAutograd")
+_no_function_modes = private("DisableTorchFunction")
 
 
 # ------------------------------------------------------------------------------------------------ around the step
@@ -97,6 +103,7 @@ def surroundings() -> Surroundings | str:
     key: list[Any] = []
     weights: list[_ScaleKL] = []
     heard = False
+    layers: Any = None
     handler: Any
     for handler in _PYRO_STACK:
         kind = type(handler)
@@ -109,11 +116,15 @@ def surroundings() -> Surroundings | str:
             key.append(handler.num_data)
         elif kind is TraceMessenger and handler.param_only:
             heard = True
+        elif kind in (LocalReparameterization, Flipout) and layers is None:
+            layers = handler
+            key.append(handler.label)
         else:
             return f"the handler {kind.__name__} is active"
     if not torch.is_grad_enabled():
         return "gradients are switched off"
-    if not all(isinstance(mode, DeviceContext) for mode in _function_modes()):
+    modes = _function_modes()
+    if not all(isinstance(mode, DeviceContext) or (layers and calls_of(mode) is layers) for mode in modes):
         return "a TorchFunctionMode is active"
     if _dispatch_modes():
         return "a TorchDispatchMode is active"
@@ -204,6 +215,7 @@ class _Run(NamedTuple):
     before: RandomState
     after: RandomState
     foreign: str | None
+    digest: Digest | None = None
 
     def rewind(self) -> None:
         """Go back to the state before the run."""
@@ -219,8 +231,16 @@ class _Run(NamedTuple):
         """Return the leaves that have a gradient, with it."""
         return [(leaf, grad) for leaf, grad in zip(self.leaves, self.grads, strict=True) if grad is not None]
 
-    def result(self) -> StepResult:
-        """Return the step as its caller wants it, with gradients laid out as their leaves."""
+    def result(self) -> StepResult | None:
+        """
+        Go to the state that the run left, and return the step as its caller wants it, gradients laid out as leaves.
+
+        Of a run whose gradients were not kept, go back before it and return None: it is to run again.
+        """
+        if self.digest is not None:
+            self.rewind()
+            return None
+        self.finish()
         graded = [(leaf, torch.empty_like(leaf).copy_(g)) for leaf, g in self.graded()]
         return StepResult(self.loss, self.nll, [leaf for leaf, _ in graded], [g for _, g in graded], self.params)
 
@@ -228,7 +248,9 @@ class _Run(NamedTuple):
 def _run_eagerly(step: Callable[[], tuple[Tensor, Tensor]], *, watch: bool) -> _Run:
     before = RandomState.now()
     writes = Writes()
-    with poutine.trace(param_only=True) as recorder, writes, watching() if watch else nullcontext() as foreign:
+    kernel()  # compiled before anybody looks whose code runs
+    watched = watching() if watch else nullcontext()
+    with poutine.trace(param_only=True) as recorder, writes, checking() as digests, watched as foreign:
         loss, nll = step()
         params = param_sites(recorder.trace)
         leaves = _leaves_behind(loss)
@@ -238,7 +260,8 @@ def _run_eagerly(step: Callable[[], tuple[Tensor, Tensor]], *, watch: bool) -> _
     content = writes.content()
     loss, nll = loss.detach(), torch.as_tensor(nll).detach()
     seen = None if foreign is None else foreign()
-    return _Run(loss, nll, leaves, grads, params, writes, content, before, RandomState.now(), seen)
+    digest = digests[0] if digests else None
+    return _Run(loss, nll, leaves, grads, params, writes, content, before, RandomState.now(), seen, digest)
 
 
 def _leaves_behind(loss: Tensor) -> list[Tensor]:
@@ -272,13 +295,39 @@ class _Recorded:
     leaves: list[Tensor]
     params: list[ParamSite]
     trained: list[bool]
+    deferrable: bool = False
     runs: int = 0
+    buffers: dict[str, Tensor] = field(default_factory=dict)
 
-    def run(self, tensors: Sequence[Tensor], weights: Sequence[Tensor]) -> StepResult:
+    def run(self, tensors: Sequence[Tensor], weights: Sequence[Tensor], *, may_defer: bool = False) -> StepResult:
         """Run the tensor operations on these arguments and KL weights."""
-        with _below_autograd():
+        with (
+            _below_autograd(),
+            _no_function_modes() if _function_modes() else nullcontext(),  # they have been listened to when recording
+            recording_run(self.buffers, defer=may_defer and self.deferrable),
+        ):
             loss, nll, *grads = self.lowered([*tensors, *weights])
-        return StepResult(loss, nll, self.leaves, grads, self.params)
+        if not (may_defer and self.deferrable):
+            return StepResult(loss, nll, self.leaves, grads, self.params)
+        (deferred,) = {grad for grad in grads if isinstance(grad, Deferred)}
+        made = [(leaf, g) for leaf, g in zip(self.leaves, grads, strict=True) if g is not deferred]
+        return StepResult(loss, nll, [leaf for leaf, _ in made], [g for _, g in made], self.params, deferred)
+
+    def run_beside(self, run: _Run, tensors: Sequence[Tensor], weights: Sequence[Tensor]) -> StepResult:
+        """Run on what an eager run was made on, with gradients left out where that has none to compare with."""
+        if run.digest is not None and not self.deferrable:
+            raise NotRecordable("the gradients of its weights are changed before they are used")
+        return self.run(tensors, weights, may_defer=run.digest is not None)
+
+    def made(self, result: StepResult, may_defer: bool) -> StepResult:
+        """Return a result with the gradients that were left to be made, unless they may be."""
+        if result.deferred is None or may_defer:
+            return result
+        gradients = dict(zip(map(id, result.leaves), result.grads, strict=True))
+        pair = (result.deferred.loc, result.deferred.rho)
+        gradients |= zip(map(id, pair), result.deferred.gradients(), strict=True)
+        grads = [gradients[id(leaf)] for leaf in self.leaves]
+        return StepResult(result.loss, result.nll, self.leaves, grads, result.params)
 
     def due(self) -> bool:
         """Return whether this run is to be compared with the program: 1, 2, 4, 8, ..., and every 1024th."""
@@ -289,6 +338,11 @@ class _Recorded:
 def _difference(run: _Run, result: StepResult) -> str | None:
     """Return in what a recording's result is not that of the eager run; the state must be what the recording left."""
     graded = run.graded()
+    if run.digest is not None:
+        found = _of_digest(run, result)
+        if found is not None:
+            return found
+        graded = [(leaf, g) for leaf, g in graded if g.data_ptr() not in run.digest.places]
     if [id(leaf) for leaf, _ in graded] != [id(leaf) for leaf in result.leaves]:
         return "the set of parameters"
     grads = list(zip((g for _, g in graded), result.grads, strict=True))
@@ -302,8 +356,43 @@ def _difference(run: _Run, result: StepResult) -> str | None:
     return None if run.after.same(RandomState.now()) else "the number of random draws"
 
 
+def _of_digest(run: _Run, result: StepResult) -> str | None:
+    """Return in what the gradients differ that were not kept, the recording's being deferred."""
+    deferred, digest = result.deferred, cast(Digest, run.digest)
+    places = [g.data_ptr() for leaf, g in run.graded() if leaf is deferred.loc or leaf is deferred.rho]
+    if sorted(places) != sorted(digest.places):  # something was added to them
+        return "what the gradients are made of"
+    other = deferred.digest()
+    same = _close(digest.norms, other.norms, 0.0) and _close(digest.sample, other.sample, 0.0)
+    return None if same else "a gradient"
+
+
 def _norm(tensor: Tensor) -> float:
-    return float(tensor[torch.isfinite(tensor)].double().norm())
+    """Return the norm of what is finite."""
+    return _distance(tensor, None)[1]
+
+
+def _distance(a: Tensor, b: Tensor | None) -> tuple[float, float]:
+    """
+    Return |a - b| and |a|, in double precision, of the entries of `a` that are finite.
+
+    The first is infinite where `b` is finite in other places. A long vector is looked at piece by piece.
+    """
+    apart, size = 0.0, 0.0
+    own = a.reshape(-1).split(_PIECE)
+    for i, x in enumerate(own):
+        y = x if b is None else b.reshape(-1)[i * _PIECE : i * _PIECE + len(x)]
+        x, y = x.double(), y.double()
+        difference = x if b is None else x - y
+        squares, wide = float(x.dot(x)), float(difference.dot(difference))
+        if not (math.isfinite(squares) and math.isfinite(wide)):
+            finite = torch.isfinite(x)
+            if not torch.equal(finite, torch.isfinite(y)):
+                return math.inf, size
+            x, y = x[finite], y[finite]
+            squares, wide = float(x.dot(x)), float((x - y).dot(x - y))
+        size, apart = size + squares, apart + (0.0 if b is None else wide)
+    return math.sqrt(apart), math.sqrt(size)
 
 
 def _close(a: Tensor, b: Tensor, around: float) -> bool:
@@ -312,12 +401,9 @@ def _close(a: Tensor, b: Tensor, around: float) -> bool:
         return False
     if not a.dtype.is_floating_point:
         return torch.equal(a, b)
-    finite = torch.isfinite(a)
-    if not torch.equal(finite, torch.isfinite(b)):
-        return False
     tolerance = _TOLERANCE.get(a.dtype, 2e-2) if a.device.type == "cpu" else 2e-2  # elsewhere sums are in any order
-    difference = float((a[finite].double() - b[finite].double()).norm())
-    return difference <= tolerance * max(_norm(a), around)
+    apart, size = _distance(a, b)
+    return math.isfinite(apart) and apart <= tolerance * max(size, around)
 
 
 @final
@@ -355,6 +441,7 @@ class RecordedSteps:
         kwargs: dict[str, Any],
         *,
         by_name: bool,
+        may_defer: bool = False,
     ) -> StepResult | None:
         """
         Run one step as a recording, of this step if there is none yet; None if it has to run eagerly.
@@ -362,6 +449,7 @@ class RecordedSteps:
         :param program: the step; it must not depend on anything but its arguments and `variant`.
         :param variant: options of the program that a recording depends on.
         :param by_name: whether the user asked for it; else only what is certain is recorded.
+        :param may_defer: whether the result may have gradients that have still to be made.
         """
         owner = (variant, _identity(model), _identity(guide))
         if owner in self._eager:
@@ -377,11 +465,13 @@ class RecordedSteps:
         recorded = self._recorded.get(key)
         if recorded is None or recorded.trained != _trains(recorded.params):  # frozen or unfrozen since
             with hold_interrupts():  # no mode and no weight of a recording that was broken off may stay behind
-                return self._record(key, step, (model, guide), args, kwargs, around, weights, by_name)
+                return self._record(key, step, (model, guide), args, kwargs, around, weights, by_name, may_defer)
         if recorded.due():
             with hold_interrupts():
-                return self._compare(recorded, key, functools.partial(step, args, kwargs), signature[1], weights)
-        result = recorded.run(signature[1], weights)
+                return self._compare(
+                    recorded, key, functools.partial(step, args, kwargs), signature[1], weights, may_defer
+                )
+        result = recorded.run(signature[1], weights, may_defer=may_defer)
         if around.heard:
             emit(recorded.params)
         return result
@@ -398,6 +488,7 @@ class RecordedSteps:
         around: Surroundings,
         weights: list[Tensor],
         by_name: bool,
+        may_defer: bool,
     ) -> StepResult | None:
         owner = key[0]
         self._remember(owner, programs)
@@ -422,7 +513,7 @@ class RecordedSteps:
                 raise NotRecordable(f"{run.foreign} {_NO_LIBRARY}")
             recorded = self._recorded_from(run, step, tensors, around.weights, weights)
             run.rewind()
-            result = recorded.run(tensors, weights)
+            result = recorded.run_beside(run, tensors, weights)
             difference = _difference(run, result)
             if difference is not None:
                 raise NotRecordable(f"the recording does not reproduce {difference}")
@@ -430,7 +521,6 @@ class RecordedSteps:
             self._failures[owner] = self._failures.get(owner, 0) + 1
             if self._failures[owner] >= _MAX_FAILURES:  # a first run may differ, for it sets things up
                 self._give_up(owner, _why(error))
-            run.finish()
             return run.result()
         self._recorded[key] = recorded
         while len(self._recorded) > _MAX_RECORDINGS:
@@ -439,7 +529,7 @@ class RecordedSteps:
             if self._changes[owner] > _MAX_CHANGES:
                 self._give_up(owner, "what it is called with changes at every step")
         log.info("recorded %s: %d operations", _name(programs[0]), recorded.lowered.operations)
-        return result
+        return recorded.made(result, may_defer)
 
     def _recorded_from(
         self,
@@ -459,7 +549,7 @@ class RecordedSteps:
         try:
             for handler, weight in zip(handlers, weights, strict=True):
                 handler.weight = weight
-            with pyro.validation_enabled(False), writes, recorder:
+            with pyro.validation_enabled(False), without_gradients(), writes, recorder:
                 loss, nll = step()
                 grads = torch.autograd.grad(loss, run.leaves, allow_unused=True) if run.leaves else ()
                 nll = torch.as_tensor(nll)
@@ -474,7 +564,9 @@ class RecordedSteps:
         recorder.finish([loss, nll, *(g for g in grads if g is not None)])
         leaves = [leaf for leaf, _ in run.graded()]
         layouts = [None, None, *(leaf.stride() for leaf in leaves)]
-        return _Recorded(lower(recorder, dict(enumerate(run.leaves)), layouts), leaves, run.params, _trains(run.params))
+        lowered = lower(recorder, dict(enumerate(run.leaves)), layouts)
+        deferrable = bool(lowered.pair) and all(leaves[i - 2] is leaf for i, leaf in lowered.pair.items())
+        return _Recorded(lowered, leaves, run.params, _trains(run.params), deferrable)
 
     def _compare(
         self,
@@ -483,17 +575,17 @@ class RecordedSteps:
         step: Callable[[], tuple[Tensor, Tensor]],
         tensors: list[Tensor],
         weights: list[Tensor],
-    ) -> StepResult:
+        may_defer: bool,
+    ) -> StepResult | None:
         """Run a step both ways; if they differ, the program is right, and the recording is not used again."""
         with pyro.validation_enabled(False):
             run = _run_eagerly(step, watch=False)
         run.rewind()
-        result = recorded.run(tensors, weights)
+        result = recorded.run_beside(run, tensors, weights)
         difference = _difference(run, result)
         if difference is None:
-            return result
+            return recorded.made(result, may_defer)
         self._give_up(key[0], f"its recording does not reproduce {difference} any more")
-        run.finish()
         return run.result()
 
     def _weight(self, value: float | Tensor) -> Tensor:
