@@ -24,20 +24,41 @@ kept. Random numbers that transforms draw elsewhere (NumPy, `random`) are not pu
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, final
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
 
-from pyro_bnn.data.arrays import number_of_rows
+from pyro_bnn.data.arrays import map_inputs, number_of_rows
 from pyro_bnn.data.split import Split, as_split, batch_parts, batches
 
-__all__ = ["Batch", "Loaded", "Rows", "Stream", "as_batch", "is_stream"]
+__all__ = ["Batch", "Loaded", "Rows", "Shard", "Stream", "as_batch", "is_stream"]
 
 Batch: TypeAlias = tuple[Any, ...]
 """(x, y) or (x, y, weights): what a program is called with."""
 
 Prepare: TypeAlias = Callable[[Split], Split]
+
+
+@final
+@dataclass(frozen=True)
+class Shard:
+    """
+    Which rows of every batch are those of one of several processes: the rank-th of `count` parts of nearly equal size.
+
+    >>> [Shard(rank, 3).of(8) for rank in range(3)]
+    [slice(0, 3, None), slice(3, 6, None), slice(6, 8, None)]
+    """
+
+    rank: int
+    count: int
+
+    def of(self, n: int) -> slice:
+        """Return the place of this rank's rows among n; the first ranks have one more where n is no multiple."""
+        size, more = divmod(n, self.count)
+        start = self.rank * size + min(self.rank, more)
+        return slice(start, start + size + (self.rank < more))
 
 
 class Stream(Protocol):
@@ -63,6 +84,9 @@ class Stream(Protocol):
 
     def epoch(self, order: torch.Generator | None) -> Iterator[Batch]:
         """Yield the batches of one epoch."""
+
+    def shards(self, order: torch.Generator, shard: Shard) -> Iterator[tuple[int, Batch | None]]:
+        """Yield of every batch of one epoch the number of rows, and the shard's; None where it has none."""
 
 
 def as_batch(rows: Split) -> Batch:
@@ -99,6 +123,12 @@ class Rows:
         """Yield every row once, in an order drawn from `order`."""
         for index in batches(len(self.rows), self.batch_size, order):
             yield as_batch(self.rows.take(index))
+
+    def shards(self, order: torch.Generator, shard: Shard) -> Iterator[tuple[int, Batch | None]]:
+        """Yield the shard's rows of the same batches."""
+        for index in batches(len(self.rows), self.batch_size, order):
+            own = index[shard.of(len(index))]
+            yield len(index), as_batch(self.rows.take(own)) if len(own) else None
 
 
 @final
@@ -222,6 +252,32 @@ class Loaded:
             yield as_batch(self.prepare(batch))
         if number < self.num_batches or (self.exact and rows != self.per_epoch):
             raise self._otherwise(f"gave {number} batches with {rows} rows")
+
+    def shards(self, order: torch.Generator, shard: Shard) -> Iterator[tuple[int, Batch | None]]:
+        """
+        Yield the shard's rows of every batch. Of a Dataset no others are read; a loader's batches are read and cut.
+
+        A loader's order is drawn from a state of `order`, so that it is that of every rank.
+        """
+        if self.loader is None:
+            indices = [index.tolist() for index in batches(_length(self.data) or 0, self.batch_size, order)]
+            own = [index[shard.of(len(index))] for index in indices]
+            loader = DataLoader(self.data, batch_sampler=[i for i in own if i], generator=torch.Generator())
+            read = iter(loader)
+            for index, part in zip(indices, own, strict=True):
+                yield len(index), as_batch(self.prepare(self._rows(next(read)))) if part else None
+            return
+        before = torch.get_rng_state()
+        torch.manual_seed(int(torch.randint(2**62, (), generator=order)))
+        walk = self.epoch(order)
+        batch = next(walk, None)  # which draws the order
+        torch.set_rng_state(before)
+        while batch is not None:
+            rows = number_of_rows(batch[0])
+            place = shard.of(rows)
+            cut = tuple(map_inputs(lambda member: member[place], part) for part in batch)  # noqa: B023
+            yield rows, cut if place.stop > place.start else None
+            batch = next(walk, None)
 
     def _otherwise(self, what: str) -> ValueError:
         return ValueError(

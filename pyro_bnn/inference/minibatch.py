@@ -62,14 +62,22 @@ class MinibatchStep:
 
     def __call__(self, kl_weight: float, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Take one step; return the batch's loss and NLL, per datum."""
-        with self.per_datum, scale_kl(kl_weight):
-            loss, nll, params = self._tensors(batch) if self.flat else self._traced(batch)
+        loss, nll, params = self.gradients(kl_weight, batch)
         if loss.device.type == "cpu" and not math.isfinite(loss):  # elsewhere to look is to wait
             raise NotFinite(str(float(loss)))
+        self.update(params)
+        return loss, nll
+
+    def gradients(self, kl_weight: float, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Return the batch's loss and NLL, per datum, and the parameters, which have their gradients."""
+        with self.per_datum, scale_kl(kl_weight):
+            return self._tensors(batch) if self.flat else self._traced(batch)
+
+    def update(self, params: list[Tensor]) -> None:
+        """Let the optimizer move parameters by their gradients, and leave none."""
         self.optim(params)
         for parameter in params:
             parameter.grad = None
-        return loss, nll
 
     def _tensors(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
         self.elbo.undisturbed = self.undisturbed and not self.first  # the optimizer asks its arguments after the first
