@@ -194,7 +194,11 @@ class Recipe(BaseModel):
     optim: OptimRecipe = OptimRecipe()
     schedule: Named = {"name": "constant"}
     epochs: int = Field(10, ge=1)
-    batch_size: int = Field(100, ge=1)
+    batch_size: int = Field(100, ge=1, description="rows of a batch, on all ranks together")
+    accumulate: int = Field(1, ge=1, description="batches per step, as of one batch so many times as large")
+    noise: Literal["own", "shared"] = Field("own", description="the weights that ranks and accumulated batches draw")
+    precision: Literal["float32", "bf16"] = Field("float32", description="of the network's arithmetic in training")
+    batch_norm: Literal["sync", "local", "refuse"] = Field("sync", description="statistics on several ranks")
     patience: int = Field(0, ge=0, description="epochs without a better validation NLL before stopping; 0 is never")
     val_samples: int = Field(1, ge=1)
     on_divergence: dict[str, Any] = Field({}, description="retries and factor: lower the rates, go on; none: stop")

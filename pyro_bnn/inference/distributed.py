@@ -7,10 +7,10 @@ would of a batch of B_r rows, and the gradient of the step is
     sum_r (B_r / B) grad [ mean over its rows of -log p(y | x, w_r)  +  c KL(q || p) ],      sum_r B_r / B = 1
 
 so that every row counts once and the KL counts once. It has the expectation of one process's gradient at B rows; with
-noise = "shared" (all w_r the same) it is that gradient, up to rounding. A step is one all-reduce of one flat vector: the
-gradients of all parameters (means and deviations are flat vectors already), the loss, the nll, and which parameters
-took part. Optimizers then do the same everywhere, which hashes of parameters and states confirm at the start, after the
-first step and after every epoch.
+noise = "shared" (all w_r the same) it is that gradient, up to rounding. A step is one all-reduce of one flat vector:
+the gradients of all parameters (means and deviations are flat vectors already), the loss, the nll, and which parameters
+took part. Optimizers then do the same everywhere, which hashes of parameters and states confirm at the start and after
+every epoch.
 
 What the ranks hold in common: parameters and buffers (rank 0's, at the start), the order of the rows, the line of every
 epoch. What each has of its own: its noise, whose states are all in a checkpoint.
@@ -48,7 +48,19 @@ from torch.overrides import TorchFunctionMode
 from pyro_bnn.data.streams import Shard
 from pyro_bnn.inference.checkpoint import packed, unpacked
 
-__all__ = ["BatchNorm", "DataParallel", "RankLost", "Ranks", "batch_norm_layers", "evaluating", "evaluating_ranks", "fingerprint", "rank_seed", "synced_norm"]
+__all__ = [
+    "BatchNorm",
+    "DataParallel",
+    "RankLost",
+    "Ranks",
+    "SaidElsewhere",
+    "batch_norm_layers",
+    "evaluating",
+    "evaluating_ranks",
+    "fingerprint",
+    "rank_seed",
+    "synced_norm",
+]
 
 BatchNorm = Literal["sync", "local", "refuse"]
 T = TypeVar("T")
@@ -56,6 +68,10 @@ T = TypeVar("T")
 
 class RankLost(RuntimeError):
     """Another rank of the group is gone, or did not answer in time."""
+
+
+class SaidElsewhere(RuntimeError):
+    """Another rank says the same, so that this one need not."""
 
 
 @final
@@ -141,8 +157,8 @@ class Ranks:
         except RuntimeError as error:
             reason = str(error).strip().partition("\n")[0][-160:]
             raise RankLost(
-                f"rank {self.rank} of {self.count}: another rank is gone, or did not answer in time ({reason}); its own "
-                "words say why, and the last checkpoint is whole: start again to go on from it"
+                f"rank {self.rank} of {self.count}: another rank is gone, or did not answer in time ({reason}); its "
+                "own words say why, and the last checkpoint is whole: start again to go on from it"
             ) from error
 
     # -- words ---------------------------------------------------------------------------------------------------
@@ -185,8 +201,8 @@ class Ranks:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Let an error of any rank within the block end it on all of them, with the words of those that had one."""
-        error: BaseException | None = None
+        """Let an error of any rank within the block end it on all of them; rank 0 has the words of all."""
+        error: Exception | None = None
         try:
             yield
         except Exception as caught:
@@ -194,11 +210,11 @@ class Ranks:
         words = [w.decode() for w in self.gather_bytes(b"" if error is None else f"{error}".encode() or b"?")]
         if not any(words):
             return
-        if error is not None and len(set(words)) == 1:
+        if self.first and error is not None and len(set(words) - {""}) == 1:
             raise error
         said = {word: [r for r, other in enumerate(words) if other == word] for word in words if word}
         text = "; ".join(f"rank {', '.join(map(str, ranks))}: {word}" for word, ranks in said.items())
-        raise type(error or RuntimeError())(text) if _plain(error) else RuntimeError(text) from error
+        raise RuntimeError(text) if self.first else SaidElsewhere(text) from error
 
     # -- programs ------------------------------------------------------------------------------------------------
 
@@ -238,10 +254,6 @@ class Ranks:
     def check_in_step(self, parts: Mapping[str, Any]) -> None:
         """Refuse to go on where tensors, by what they are, are not the same on every rank."""
         self.check_same({name: fingerprint(value) for name, value in parts.items()}, "the ranks have come apart")
-
-
-def _plain(error: BaseException | None) -> bool:
-    return type(error) in (ValueError, TypeError, FileNotFoundError, RuntimeError)
 
 
 def fingerprint(value: Any) -> int:
@@ -300,7 +312,7 @@ def batch_norm_layers(*programs: Any) -> list[str]:
 
 
 @final
-class synced_norm(TorchFunctionMode):  # noqa: N801  (a context manager)
+class synced_norm(TorchFunctionMode):
     """
     Let batch normalisation within the block take its statistics from the rows of all ranks.
 
@@ -349,7 +361,7 @@ class _SyncedNorm(torch.autograd.Function):
 
     With g = dL_r/dz of this rank's mean loss, whose share in the step is n_r / n, and sums over all ranks,
 
-        dx = [ g - (n / n_r) (S1 + z S2) / n ] / sqrt(v + eps),   S1 = sum_r (n_r / n) sum g,   S2 = sum_r (n_r / n) sum g z
+        dx = [ g - (S1 + z S2) / n_r ] / sqrt(v + eps),   S1 = sum_r (n_r / n) sum g,   S2 = sum_r (n_r / n) sum g z
     """
 
     @staticmethod

@@ -3,9 +3,9 @@ Mixed precision: the network of a step in bfloat16, everything else as it is.
 
 Inside `network_in("bf16", model, elbo)` a network that says how (:class:`CastsNetwork`, as a BNN does) runs under
 torch's autocast: matrix products and convolutions take their inputs and the draw of the weights as bfloat16, and what
-leaves the network is float32 again. The draw itself, means and deviations, the KL, the log-likelihood, gradients and the
-optimizer's state stay in float32: bfloat16 has 8 bits of mantissa, so that a step of less than 1/256 of a mean would be
-lost in it. Predictions and validation are made in float32.
+leaves the network is float32 again. The draw itself, means and deviations, the KL, the log-likelihood, the gradients of
+parameters and the optimizer's state stay in float32: bfloat16 has 8 bits of mantissa, so that a step of less than 1/256
+of a mean would be lost in it. Predictions and validation are made in float32.
 
 Reference: Micikevicius et al. 2018, Mixed precision training (weights and their updates in single precision). bfloat16
 has the range of float32, so that no scaling of the loss is needed.

@@ -1,4 +1,4 @@
-"""What a fit on several ranks does beside its steps: checks, a common start, what they tell each other in every epoch."""
+"""What a fit on several ranks does beside its steps: checks, a common start, what they tell each other."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -34,12 +34,12 @@ def check_accumulate(accumulate: Any, noise: Any) -> None:
 def check_shards(stream: Stream, ranks: Ranks, parallel: DataParallel, noise: Noise, model: Any, guide: Any) -> None:
     """Refuse batches that cannot be divided among the ranks."""
     k, last = ranks.count, stream.last
-    if isinstance(stream, Loaded) and stream.loader is not None:
-        if isinstance(stream.loader.sampler, DistributedSampler):
-            raise ValueError(
-                "the DataLoader has a DistributedSampler, and fit gives every rank its rows of each batch itself: leave "
-                "the sampler out, or pass the data set, of which every rank then reads its own rows alone"
-            )
+    loader = stream.loader if isinstance(stream, Loaded) else None
+    if loader is not None and isinstance(loader.sampler, DistributedSampler):
+        raise ValueError(
+            "the DataLoader has a DistributedSampler, and fit gives every rank its rows of each batch itself: leave "
+            "the sampler out, or pass the data set, of which every rank then reads its own rows alone"
+        )
     if stream.batch_size < k:
         raise ValueError(
             f"batches of {stream.batch_size} rows cannot be divided among {k} ranks: pass a batch_size of at least {k}"
@@ -58,8 +58,8 @@ def check_shards(stream: Stream, ranks: Ranks, parallel: DataParallel, noise: No
         )
     if layers and not synced and 1 in (stream.batch_size // k, last // k if last >= k else 1):
         raise ValueError(
-            f"batches of {stream.batch_size} and {last} rows leave a rank of {k} a single row, of which {layers[0]} takes "
-            "no statistics: choose another batch_size, or batch_norm='sync'"
+            f"batches of {stream.batch_size} and {last} rows leave a rank of {k} a single row, of which {layers[0]} "
+            "takes no statistics: choose another batch_size, or batch_norm='sync'"
         )
 
 

@@ -45,9 +45,9 @@ from pyro_bnn.inference.minibatch import MinibatchStep, between_steps_is_library
 from pyro_bnn.inference.missing import MaskMissing, any_missing
 from pyro_bnn.inference.parts import Noise, Part, PartedStep
 from pyro_bnn.inference.precision import Precision, network_in
-from pyro_bnn.inference.ranked import begin_together, check_accumulate, check_shards, end_epoch_together, parted_step
 from pyro_bnn.inference.predictive import ClassDraw, observation_log_prob, predictive_draws
 from pyro_bnn.inference.progress import bar_for
+from pyro_bnn.inference.ranked import begin_together, check_accumulate, check_shards, end_epoch_together, parted_step
 
 __all__ = ["Callback", "Diverged", "FitResult", "FitState", "MinibatchStep", "fit", "validate"]
 
@@ -113,8 +113,8 @@ def fit(
     :param resume: the `state_dict` of an earlier fit's FitState, to go on from.
     :param progress: whether to show a bar on stderr; default where that is a terminal.
     :param accumulate: batches per step: their gradients are added up, as of one batch so many times as large.
-    :param noise: whether the parts of a step (accumulated batches, the rows of a rank) draw weights of their own, "own",
-        or share one draw, "shared"; see :mod:`pyro_bnn.inference.parts`.
+    :param noise: whether the parts of a step (accumulated batches, the rows of a rank) draw weights of their own,
+        "own", or share one draw, "shared"; see :mod:`pyro_bnn.inference.parts`.
     :param precision: "float32" leaves every dtype as it is, "bf16" runs the network of a BNN in bfloat16; see
         :mod:`pyro_bnn.inference.precision`.
     :param distributed: train on all ranks of a process group of torch.distributed, each with its rows of every batch;

@@ -9,6 +9,7 @@ fit, a member, a chain) keeps its own checkpoint, and a unit that is finished is
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, final
@@ -27,6 +28,7 @@ from pyro_bnn.inference.checkpoint import (
     restore_parameters,
     save_state_of_epoch,
 )
+from pyro_bnn.inference.distributed import DataParallel, Ranks
 from pyro_bnn.inference.kl import KLWeight
 from pyro_bnn.inference.svi import Callback, FitResult, FitState, fit
 from pyro_bnn.optim import PerSite
@@ -209,7 +211,7 @@ class Work:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches of the training rows."""
+        """Steps of a walk through the training rows."""
         return steps_per_epoch(self.parts)
 
     def fit(
@@ -226,14 +228,17 @@ class Work:
         parts, recipe = self.parts, self.recipe
         best, optim = _Best(), parts.optimizer(guide) if optim is None else optim
         watchers: list[Callback] = [*([best] if keep_best else []), *callbacks]
-        saved = None
-        if self.folder is not None:
-            keeper = RunFolder(self.folder, self.runs[0], self.part, self.history)
-            watchers.append(keeper)
-            found = newest_state(keeper.checkpoint, self.runs, self.part)
-            saved = None if found is None else found[0]
-            if found is not None and found[1] != self.runs[0]:
-                watchers.append(_NewRates(optim))
+        found, ranks = None, Ranks.here()
+        with nullcontext() if ranks is None else ranks.together():
+            if self.folder is not None:  # of several ranks the first one's
+                keeper = RunFolder(self.folder, self.runs[0], self.part, self.history)
+                watchers.append(keeper)
+                found = newest_state(keeper.checkpoint, self.runs, self.part)
+        saved, new_rates = (None, False) if found is None else (found[0], found[1] != self.runs[0])
+        if ranks is not None:
+            saved, new_rates = ranks.told((saved, new_rates))
+        if new_rates:
+            watchers.append(_NewRates(optim))
         result = fit(
             parts.model,
             guide,
@@ -252,6 +257,10 @@ class Work:
             device=recipe.device,
             resume=saved,
             progress=False,
+            accumulate=recipe.accumulate,
+            noise=recipe.noise,
+            precision=recipe.precision,
+            distributed=DataParallel(batch_norm=recipe.batch_norm),
         )
         if best.parameters is not None:
             restore_parameters(parts.model, guide, best.parameters)
@@ -282,6 +291,10 @@ class Method(ABC):
     def check(self, parts: "Assembly") -> None:  # noqa: B027
         """Refuse what would end without a posterior on these rows and with this model, before anything is trained."""
 
+    def trains_by_fit(self) -> bool:
+        """Whether all of its training is `fit`'s, so that it has accumulated batches, bfloat16 and several ranks."""
+        return False
+
     def spec(self) -> dict[str, Any]:
         """Return the numbers that are given."""
         return {key: value for key, value in asdict(self).items() if value is not None}
@@ -307,8 +320,9 @@ def start_of_means(recipe: Recipe) -> str:
 
 
 def steps_per_epoch(parts: "Assembly") -> int:
-    """Batches of the training rows."""
-    return -(-len(parts.data.train) // parts.recipe.batch_size)
+    """Steps of a walk through the training rows."""
+    batches = -(-len(parts.data.train) // parts.recipe.batch_size)
+    return -(-batches // parts.recipe.accumulate)
 
 
 def refuse_patience(recipe: Recipe, what: str) -> None:

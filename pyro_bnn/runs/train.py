@@ -14,6 +14,7 @@ import platform
 import shlex
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -31,6 +32,7 @@ from pyro_bnn.common.manifest import damaged, read_listed, staged
 from pyro_bnn.common.reading import parse_json, parse_json_lines
 from pyro_bnn.common.turns import hold_interrupts
 from pyro_bnn.data import Data
+from pyro_bnn.inference.distributed import Ranks, evaluating
 from pyro_bnn.inference.fit_state import Diverged
 from pyro_bnn.inference.svi import Callback
 from pyro_bnn.methods import Work
@@ -39,7 +41,7 @@ from pyro_bnn.posterior import Posterior
 from pyro_bnn.recipe import Recipe, find_recipe
 from pyro_bnn.registry import find_saved, look_up
 from pyro_bnn.runs.doubts import doubts
-from pyro_bnn.runs.folder import RECIPE, RESULTS, RESUMED, Place, change_of, taken, with_rates
+from pyro_bnn.runs.folder import RECIPE, RESULTS, RESUMED, Place, change_of, identity, taken, with_rates
 from pyro_bnn.runs.loading import load
 from pyro_bnn.version import __version__
 
@@ -105,32 +107,69 @@ def train(
     :param report: write `posterior.nc` and `report.html` into `out`, too: some seconds more.
     :param settings: recipe keys to change, e.g. `epochs=3`; dotted ones as `**{"optim.loc.lr": 1e-3}`.
     """
-    parts = assemble(find_recipe(recipe, variant).changed(settings), data_root)
+    ranks = Ranks.here()
+    with nullcontext() if ranks is None else ranks.together():
+        parts = assemble(find_recipe(recipe, variant).changed(settings), data_root)
+        if ranks is not None:
+            _check_ranks(parts, ranks)
+    if ranks is not None:
+        ranks.check_same({"the recipe": identity(parts.recipe)}, "the ranks cannot train together")
     watchers = list(callbacks)
-    if progress:
+    if progress and (ranks is None or ranks.first):
         from pyro_bnn.runs.progress import ProgressReport
 
         watchers.append(ProgressReport())
     if out is None:
         return _train(parts, None, watchers, data_root, report=False)
-    path = out() if callable(out) else Path(out)
+    if ranks is not None and not ranks.first:
+        return _beside_first(parts, ranks, watchers, data_root)
+    path: Path | None = None
     try:
-        with taken(path, parts.recipe, resume=resume) as place:
+        with ExitStack() as stack:
+            with nullcontext() if ranks is None else ranks.together():
+                path = out() if callable(out) else Path(out)
+                place = stack.enter_context(taken(path, parts.recipe, resume=resume))
+                wrong = damaged(path) if (path / RESULTS).is_file() else None
+            finished = wrong is not None and not set(wrong) - {ARVIZ, REPORT}
+            if ranks is not None:
+                told = {"recipe": place.recipe.model_dump(), "changes": place.changes, "finished": finished}
+                ranks.told({**told, "path": str(path.absolute())})
             if place.recipe.model_dump() != parts.recipe.model_dump():  # its rates were changed on the way
                 parts = assemble(place.recipe, data_root)
-            if (path / RESULTS).is_file():
-                wrong = damaged(path)
-                if not set(wrong) - {ARVIZ, REPORT}:
-                    return _finished(path, parts, set(wrong), report=report and place.writable)
+            if finished:
+                return _finished(path, parts, set(wrong or ()), report=report and place.writable)
+            if wrong is not None:
                 log.warning("%s: %s damaged or missing, made again", path, ", ".join(wrong))
             return _train(parts, place, watchers, data_root, report=report)
     except OSError as error:
-        if error.errno is None or (isinstance(error, FileNotFoundError) and path.is_dir()):
+        if error.errno is None or path is None or (isinstance(error, FileNotFoundError) and path.is_dir()):
             raise
         raise RuntimeError(
             f"{error.strerror or error}: {error.filename or path}; the run stays as it last was written: free or give "
             f"room and rights there, and go on with --resume (resume=True)"
         ) from error
+
+
+def _check_ranks(parts: Assembly, ranks: Ranks) -> None:
+    """Refuse a method that several processes cannot train together."""
+    if not parts.method.trains_by_fit():
+        raise ValueError(
+            f"method {parts.recipe.method['name']!r} trains in one process, and these are {ranks.count}: start it "
+            "without torchrun, or take one that trains by SVI (svi, map, hwa, ...)"
+        )
+
+
+def _beside_first(parts: Assembly, ranks: Ranks, watchers: Sequence[Callback], data_root: str | Path | None) -> Run:
+    """Train on a rank that writes nothing; rank 0 has the run folder."""
+    with ranks.together():
+        pass  # until rank 0 has its folder, or says why not
+    told = ranks.told({})
+    recipe = Recipe.build(told["recipe"])
+    if recipe.model_dump() != parts.recipe.model_dump():
+        parts = assemble(recipe, data_root)
+    if told["finished"]:
+        return _finished(Path(told["path"]), parts, set(), report=False)
+    return _train(parts, None, watchers, data_root, report=False, changes=told["changes"])
 
 
 def resuming(path: Path, data_root: str | Path | None = None) -> str:
@@ -140,11 +179,20 @@ def resuming(path: Path, data_root: str | Path | None = None) -> str:
 
 
 def _train(
-    parts: Assembly, place: Place | None, watchers: Sequence[Callback], data_root: str | Path | None, *, report: bool
+    parts: Assembly,
+    place: Place | None,
+    watchers: Sequence[Callback],
+    data_root: str | Path | None,
+    *,
+    report: bool,
+    changes: Sequence[Mapping[str, Any]] = (),
 ) -> Run:
-    """Train until all is done, lowering the rates after a divergence as often as the recipe allows."""
-    path = None if place is None else place.path
-    changes: list[dict[str, Any]] = []
+    """
+    Train until all is done, lowering the rates after a divergence as often as the recipe allows.
+
+    :param changes: the changes of the rates so far, where there is no place that knows them.
+    """
+    path, ranks = None if place is None else place.path, Ranks.here()
     while True:
         settled, runs = parts.recipe, ("",) if place is None else place.runs
         try:
@@ -168,6 +216,8 @@ def _train(
             else:
                 place.change(lowered, str(error))
             parts = assemble(lowered, data_root)
+    if ranks is not None and not outcome.interrupted:
+        ranks.share(parts.model, outcome.guide)
     posterior = Posterior(parts.model, parts.guide if outcome.guide is None else outcome.guide, _info(parts))
     if outcome.interrupted:
         if path is not None and outcome.history and outcome.guide is not None:
@@ -177,7 +227,8 @@ def _train(
         _write_posterior(path, posterior, outcome.history)
     started = time.perf_counter()
     changes = place.changes if place is not None else changes
-    evaluation = _evaluation(posterior, parts)
+    with evaluating(ranks):
+        evaluation = _evaluation(posterior, parts)
     results = {
         "recipe": settled.name,
         "data": settled.data,
@@ -186,7 +237,7 @@ def _train(
         "num_samples": evaluation.num_samples,
         "num_test": len(parts.data.test),
         "test": evaluation.table,
-        "doubts": doubts(posterior, parts.data, evaluation),
+        "doubts": doubts(posterior, parts.data, evaluation) if ranks is None or ranks.first else [],
         "method": settled.method,
         "facts": outcome.facts,
         "changes": [{key: value for key, value in change.items() if key != "was"} for change in changes],
@@ -195,7 +246,7 @@ def _train(
         "best_epoch": outcome.best_epoch,
         "ended": outcome.reason,
         "seconds": {"train": outcome.seconds, "evaluate": time.perf_counter() - started},
-        **_circumstances(),
+        **_circumstances(ranks),
     }
     if path is not None:
         with staged(path) as stage:
@@ -248,7 +299,8 @@ def _write_outputs(
         )
 
 
-def _circumstances() -> dict[str, Any]:
+def _circumstances(ranks: Ranks | None) -> dict[str, Any]:
+    count = {} if ranks is None else {"ranks": ranks.count}
     return {
         "date": datetime.now(timezone.utc).date().isoformat(),
         "pyro_bnn": __version__,
@@ -256,6 +308,7 @@ def _circumstances() -> dict[str, Any]:
         "pyro": pyro.__version__,
         "python": platform.python_version(),
         "machine": f"{cpu_name()}, {torch.get_num_threads()} threads",
+        **count,
     }
 
 
