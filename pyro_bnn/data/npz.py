@@ -21,7 +21,7 @@ from pyro_bnn.common.errors import BadFile, border
 from pyro_bnn.common.limits import check_limit, check_memory, in_words
 from pyro_bnn.common.reading import open_file
 
-__all__ = ["Archive", "read_npy"]
+__all__ = ["Archive", "npy_header", "read_npy"]
 
 Array = npt.NDArray[Any]
 
@@ -65,6 +65,11 @@ class Archive:
         self._file.close()
 
     @property
+    def members(self) -> dict[str, zipfile.ZipInfo]:
+        """Where the arrays lie, by name."""
+        return dict(self._members)
+
+    @property
     def names(self) -> list[str]:
         """The names of the arrays."""
         return list(self._members)
@@ -92,7 +97,7 @@ class Archive:
         """Return the array of that name."""
         info, what = self._members[name], f"{self.path} cannot be read as .npz (array {name!r:.80})"
         with border(what, self._remedy), self._archive.open(info) as member:
-            dtype, shape, fortran = _header(member, what, self._remedy)
+            dtype, shape, fortran = npy_header(member, what, self._remedy)
             self._check_size(info, dtype, shape, member.tell(), what)
             return _filled(member, dtype, shape, fortran, what, self._remedy)
 
@@ -122,7 +127,7 @@ def read_npy(path: str | Path) -> Array:
     """Return the array of an .npy file."""
     what = str(path)
     with open_file(path) as file, border(f"{what} cannot be read as .npy", _REMEDY):
-        dtype, shape, fortran = _header(file, what, _REMEDY)
+        dtype, shape, fortran = npy_header(file, what, _REMEDY)
         size, there = math.prod(shape) * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
         if size != there:
             raise BadFile(f"{what} has a header for {size:,} bytes and holds {there:,}: it is damaged, {_REMEDY}")
@@ -130,7 +135,7 @@ def read_npy(path: str | Path) -> Array:
         return _filled(file, dtype, shape, fortran, what, _REMEDY)
 
 
-def _header(file: Any, what: str, remedy: str) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+def npy_header(file: Any, what: str, remedy: str) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
     """Return type and shape of an .npy file that is open, and whether its columns come first."""
     version = np.lib.format.read_magic(file)
     if version == (1, 0):

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from pyro_bnn.common.renamed import renamed
 from pyro_bnn.common.turns import Job
 from pyro_bnn.data.split import Split
-from pyro_bnn.data.streams import Batch, Rows, Stream
+from pyro_bnn.data.streams import Batch, Loaded, OnDisk, Rows, Stream
 from pyro_bnn.inference.checkpoint import loose_tensors
 from pyro_bnn.inference.checks import check_arguments, validate_first_only
 from pyro_bnn.inference.distributed import DataParallel, evaluating
@@ -170,7 +170,7 @@ def fit(
     fitted = _what_is_fitted(rows, elbo, _class_names(data), state)
     epoch_is_library = all(is_library(getattr(c.epoch, "__func__", c.epoch)) for c in state.callbacks)
     undisturbed = (
-        type(rows.stream) is Rows
+        _reads_by_library(rows.stream)
         and between_steps_is_library(state.callbacks, optim, kl, augment)
         and (epoch_is_library or rows.stream.num_batches >= _WORTH_RECORDING)
     )
@@ -218,6 +218,13 @@ def fit(
         state.call("end")
     best = None if state.best is None else int(state.best["epoch"])
     return FitResult(state.history, best, state.stop or "all epochs done", state.seconds, fitted)
+
+
+def _reads_by_library(stream: Stream) -> bool:
+    """Return whether what reads the next batch is libraries' code."""
+    if type(stream) is Loaded:
+        return stream.loader is not None and is_library(stream.loader, deep=True)
+    return type(stream) is Rows or (type(stream) is OnDisk and is_library(stream.rows.prepare, deep=True))
 
 
 def _make_ready(model: Any, guide: Any, device: torch.device | str | None, seed: int | None, job: Job) -> None:
