@@ -32,7 +32,9 @@ def _train(batch_norm: str, batch_size: int, steps: int, epochs: int) -> None:
     keep_freed_memory()
     torch.set_num_threads(1)
     if "RANK" in os.environ:
-        distributed.init_process_group("gloo")
+        where = f"file://{os.environ['STORE']}"
+        rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        distributed.init_process_group("gloo", init_method=where, rank=rank, world_size=count)
     torch.manual_seed(0)
     n = batch_size * steps
     x, y = torch.randn(n, 3, 32, 32), torch.randint(10, (n,))
@@ -78,8 +80,7 @@ def main() -> None:
 
 def _seconds(ranks: int, batch_norm: str, rows: int, options: argparse.Namespace) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
-        port = str(29500 + os.getpid() % 1000)
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+        place = {"STORE": str(Path(folder) / "store"), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
         kind = ["--kind", batch_norm, str(rows), str(options.steps), "--epochs", str(options.epochs)]
         command = [sys.executable, "-m", "benchmarks.ranks", *kind]
         outputs = [Path(folder) / str(rank) for rank in range(ranks)]

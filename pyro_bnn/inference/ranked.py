@@ -5,9 +5,10 @@ from functools import partial
 from typing import Any, get_args
 
 import pyro
+from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from pyro_bnn.data.streams import Loaded, Stream
+from pyro_bnn.data.streams import Stream
 from pyro_bnn.inference.distributed import (
     DataParallel,
     Ranks,
@@ -20,7 +21,7 @@ from pyro_bnn.inference.fit_state import FitState, optim_state, relative
 from pyro_bnn.inference.minibatch import MinibatchStep
 from pyro_bnn.inference.parts import Noise, PartedStep
 
-__all__ = ["begin_together", "check_accumulate", "check_shards", "end_epoch_together", "parted_step"]
+__all__ = ["begin_together", "check_accumulate", "check_shards", "check_undivided", "end_epoch_together", "parted_step"]
 
 
 def check_accumulate(accumulate: Any, noise: Any) -> None:
@@ -31,15 +32,18 @@ def check_accumulate(accumulate: Any, noise: Any) -> None:
         raise ValueError(f"noise={noise!r} is unknown: pass 'own' or 'shared'")
 
 
-def check_shards(stream: Stream, ranks: Ranks, parallel: DataParallel, noise: Noise, model: Any, guide: Any) -> None:
-    """Refuse batches that cannot be divided among the ranks."""
-    k, last = ranks.count, stream.last
-    loader = stream.loader if isinstance(stream, Loaded) else None
-    if loader is not None and isinstance(loader.sampler, DistributedSampler):
+def check_undivided(data: Any) -> None:
+    """Refuse a loader that gives every rank rows of its own: fit does so."""
+    if isinstance(data, DataLoader) and isinstance(data.sampler, DistributedSampler):
         raise ValueError(
             "the DataLoader has a DistributedSampler, and fit gives every rank its rows of each batch itself: leave "
             "the sampler out, or pass the data set, of which every rank then reads its own rows alone"
         )
+
+
+def check_shards(stream: Stream, ranks: Ranks, parallel: DataParallel, noise: Noise, model: Any, guide: Any) -> None:
+    """Refuse batches that cannot be divided among the ranks."""
+    k, last = ranks.count, stream.last
     if stream.batch_size < k:
         raise ValueError(
             f"batches of {stream.batch_size} rows cannot be divided among {k} ranks: pass a batch_size of at least {k}"

@@ -47,7 +47,14 @@ from pyro_bnn.inference.parts import Noise, Part, PartedStep
 from pyro_bnn.inference.precision import Precision, network_in
 from pyro_bnn.inference.predictive import ClassDraw, observation_log_prob, predictive_draws
 from pyro_bnn.inference.progress import bar_for
-from pyro_bnn.inference.ranked import begin_together, check_accumulate, check_shards, end_epoch_together, parted_step
+from pyro_bnn.inference.ranked import (
+    begin_together,
+    check_accumulate,
+    check_shards,
+    check_undivided,
+    end_epoch_together,
+    parted_step,
+)
 
 __all__ = ["Callback", "Diverged", "FitResult", "FitState", "MinibatchStep", "fit", "validate"]
 
@@ -142,6 +149,8 @@ def fit(
     check_accumulate(accumulate, noise)
     parallel = distributed if isinstance(distributed, DataParallel) else DataParallel()
     ranks = None if distributed is False else parallel.ranks()
+    if ranks is not None:
+        check_undivided(data)
     callbacks = [*callbacks, *(bar_for(progress, callbacks) if ranks is None or ranks.first else ())]
     job = Job()
     _make_ready(model, guide, device, seed, job)
