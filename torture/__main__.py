@@ -26,11 +26,13 @@ from pyro_bnn.common.limits import Limits
 from torture.crashes import crashes, full_disk
 from torture.fuzz import FUZZ, fuzzed
 from torture.kills import kills
+from torture.ranks import rank_kills
 from torture.soak import soak
 from torture.together import together
 
 PARTS: dict[str, Callable[[Path, float, int], dict[str, Any]]] = {
     "kills": kills,
+    "ranks": rank_kills,
     "crashes": crashes,
     "full disk": full_disk,
     "together": together,

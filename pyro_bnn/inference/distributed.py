@@ -31,6 +31,7 @@ Ioffe and Szegedy 2015 (the gradient of batch normalisation).
 
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -155,7 +156,8 @@ class Ranks:
         try:
             collective(*tensors, group=self.group, **options)
         except RuntimeError as error:
-            reason = str(error).strip().partition("\n")[0][-160:]
+            reason = str(error).strip().partition("\n")[0]
+            reason = re.sub(r"^\[[^]]*\] ", "", reason).partition(". This is typically")[0][:160]
             raise RankLost(
                 f"rank {self.rank} of {self.count}: another rank is gone, or did not answer in time ({reason}); its "
                 "own words say why, and the last checkpoint is whole: start again to go on from it"

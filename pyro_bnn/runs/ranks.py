@@ -66,9 +66,18 @@ def process_group(device: str, timeout: float = TIMEOUT) -> Iterator[None]:
             raise ValueError(f"device={device!r} on several ranks, and torch finds no GPU here: pass --device cpu")
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         backend = "cpu:gloo,cuda:nccl"
-    distributed.init_process_group(backend, timeout=timedelta(seconds=timeout))
-    yield
-    distributed.destroy_process_group()  # after a failure the end of the process does it
+    wait = timedelta(seconds=timeout)
+    store, rank, count = next(distributed.rendezvous("env://", timeout=wait))
+    # torchrun's store outlives a restart, and what the dead ranks left in it leads nowhere
+    own = distributed.PrefixStore(f"restart-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-of-{count}", store)
+    distributed.init_process_group(backend, store=own, rank=rank, world_size=count, timeout=wait)
+    fine = False
+    try:
+        yield
+        fine = True
+    finally:
+        if fine or backend == "gloo":  # what a GPU still waits for would be waited for here
+            distributed.destroy_process_group()
 
 
 def quiet_unless_first() -> None:

@@ -1,4 +1,4 @@
-"""Several processes of one group train as one does: the same gradients, the same results, the same bits on resumption."""
+"""Several processes of one group train as one does: the same gradients, results, and bits on resumption."""
 
 import math
 from collections.abc import Callable
@@ -129,7 +129,7 @@ class Keep(Callback):
 
 
 def gradients(steps: int) -> Any:
-    """The gradient of the whole set at one place, `steps` times: the optimizer moves by so little that nothing moves."""
+    """The gradient of the whole set at one place, `steps` times: the steps are so small that nothing moves."""
     model, guide = program()
     keep, rate = Keep(), 1e-9
     before = torch.cat([guide.loc_unconstrained.detach(), guide.rho_unconstrained.detach()]).clone()
