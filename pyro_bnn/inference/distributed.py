@@ -346,32 +346,34 @@ def _batch_norm(
 ) -> Tensor:
     if not training:
         return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
-    output, mean, var, n = cast(tuple[Tensor, Tensor, Tensor, Tensor], _SyncedNorm.apply(input, eps, ranks))
+    output, mean, var, n = _SyncedNorm.apply(input, weight, bias, eps, ranks)  # type: ignore[no-untyped-call]
     if running_mean is not None and running_var is not None:
         with torch.no_grad():
             running_mean.lerp_(mean.to(running_mean.dtype), momentum)
             running_var.lerp_((var * (n / (n - 1).clamp(min=1))).to(running_var.dtype), momentum)
-    shape = (1, -1, *[1] * (input.dim() - 2))
-    output = output if weight is None else output * weight.reshape(shape)
-    output = output if bias is None else output + bias.reshape(shape)
-    return output.to(input.dtype)
+    return cast(Tensor, output)
 
 
 class _SyncedNorm(torch.autograd.Function):
     """
-    z = (x - m) / sqrt(v + eps) with mean m and variance v of a channel over the rows of all ranks, n values in all.
+    y = w z + b, z = (x - m) s, s = 1 / sqrt(v + eps), with mean m and variance v of a channel over the n values that
+    all ranks have of it, n_r of them on this one.
 
-    With g = dL_r/dz of this rank's mean loss, whose share in the step is n_r / n, and sums over all ranks,
+    With g = dL_r/dy of this rank's mean loss, whose share in the step is n_r / n, and sums over all ranks,
 
-        dx = [ g - (S1 + z S2) / n_r ] / sqrt(v + eps),   S1 = sum_r (n_r / n) sum g,   S2 = sum_r (n_r / n) sum g z
+        dx = w s [ g - (S1 + z S2) / n_r ],      S1 = sum_r (n_r / n) sum g,   S2 = sum_r (n_r / n) sum g z
+        dw = sum g z,   db = sum g               of this rank's values, as for every other parameter
+
+    Sums and affine maps by channel are those of torch's own batch normalisation, each a single pass.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, eps: float, ranks: Ranks) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        dims = [d for d in range(x.dim()) if d != 1]
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, ranks: Ranks
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
         own_n = x.numel() // x.shape[1]
-        own_var, own_mean = torch.var_mean(wide, dims, correction=0)  # (C,)
+        own_mean, own_var = _statistics(wide)  # (C,)
         counted = own_mean.new_tensor([own_n])
         every = ranks.gathered(torch.cat([own_mean, own_var, counted]))  # (K, 2 C + 1)
         means, variances = every[:, :-1].chunk(2, 1)  # (K, C)
@@ -379,21 +381,40 @@ class _SyncedNorm(torch.autograd.Function):
         n = counts.sum()
         mean = (counts * means).sum(0) / n  # (C,)
         var = (counts * (variances + (means - mean).square())).sum(0) / n  # (C,)
-        shape = (1, -1, *[1] * (x.dim() - 2))
-        scale = torch.rsqrt(var + eps)
-        z = (wide - mean.view(shape)) * scale.view(shape)
-        ctx.save_for_backward(z, scale, n)
-        ctx.own_n, ctx.ranks, ctx.dims, ctx.dtype = own_n, ranks, dims, x.dtype
+        output = F.batch_norm(wide, mean, var, weight, bias, False, 0.0, eps).to(x.dtype)
+        ctx.save_for_backward(x, weight, mean, var, n)
+        ctx.own_n, ctx.ranks, ctx.eps, ctx.has_bias = own_n, ranks, eps, bias is not None
         ctx.mark_non_differentiable(mean, var, n)
-        return z, mean, var, n
+        return output, mean, var, n
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor, None, None]:
-        z, scale, n = ctx.saved_tensors
-        share = ctx.own_n / n
-        sums = torch.cat([grad.sum(ctx.dims), (grad * z).sum(ctx.dims)]) * share  # (2 C,)
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor, Tensor | None, Tensor | None, None, None]:
+        x, weight, mean, var, n = ctx.saved_tensors
+        wide, grad = x.to(mean.dtype), grad.to(mean.dtype).contiguous()
+        scale = torch.rsqrt(var + ctx.eps)  # (C,)
+        ones = torch.ones_like(mean)
+        _, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
+            grad, wide, ones, mean, var, None, None, False, ctx.eps, [False, True, True]
+        )
+        sums = torch.cat([of_bias, of_weight]) * (ctx.own_n / n)  # (2 C,)
         ctx.ranks.add_up(sums)
-        shape = (1, -1, *[1] * (z.dim() - 2))
-        first, second = (part.view(shape) for part in (sums / ctx.own_n).chunk(2))
-        return ((grad - first - z * second) * scale.view(shape)).to(ctx.dtype), None, None
+        first, second = (sums / ctx.own_n).chunk(2)  # (C,)
+        outer = scale if weight is None else scale * weight  # (C,)
+        slope = -outer * second * scale
+        # slope x + (offset of -S1 - z S2), then g: a batch normalisation by mean 0 and deviation 1 is an affine map
+        affine = F.batch_norm(wide, 0 * mean, ones, slope, -outer * first - slope * mean, False, 0.0, 0.0)
+        of_input = affine.addcmul_(grad, outer.view(1, -1, *[1] * (x.dim() - 2)))
+        return (
+            of_input.to(x.dtype),
+            None if weight is None else of_weight,
+            of_bias if ctx.has_bias else None,
+            None,
+            None,
+        )
+
+
+def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and variance of every channel, (C,) each."""
+    mean, var = torch.ops.aten.batch_norm_update_stats(x, None, None, 0.0)
+    return mean, var
