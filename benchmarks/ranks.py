@@ -44,10 +44,11 @@ def _train(batch_norm: str, batch_size: int, steps: int, epochs: int) -> None:
     parallel = DataParallel(batch_norm=batch_norm)  # type: ignore[arg-type]
     options = {"epochs": epochs + 1, "batch_size": batch_size, "seed": 0, "progress": False, "distributed": parallel}
     seconds = [line["seconds"] for line in fit(model, guide, optim, (x, y), **options).history]  # type: ignore[arg-type]
+    if os.environ.get("RANK", "0") == "0":
+        print(json.dumps([late - early for early, late in itertools.pairwise(seconds)]), flush=True)
     if "RANK" in os.environ:
         distributed.destroy_process_group()
-    if os.environ.get("RANK", "0") == "0":
-        print(json.dumps([late - early for early, late in itertools.pairwise(seconds)]))
+        os._exit(0)  # threads of the group may outlive Python's own end
 
 
 def main() -> None:

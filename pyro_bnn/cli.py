@@ -589,7 +589,9 @@ def main(arguments: list[str] | None = None) -> int:
     keep_freed_memory()
     with stopping_signals() as came:
         code = _run(given, debug=debug)
-    return 128 + came[-1] if came and code else code
+    from pyro_bnn.runs.ranks import leave
+
+    return leave(128 + came[-1] if came and code else code)
 
 
 def _is_first() -> bool:

@@ -119,7 +119,8 @@ def _restarted(run: Path, kind: str, draw: random.Random) -> int:
         try:
             code = agent.wait(180)
         except subprocess.TimeoutExpired:
-            agent.kill()
+            for pid in (*_children(agent.pid), agent.pid):
+                os.kill(pid, signal.SIGKILL)
             raise Ended(f"{kind}: torchrun was still running: {last_words(run.with_suffix('.log'))}") from None
     if code:
         raise Ended(f"{kind}: torchrun ended with {code}: {last_words(run.with_suffix('.log'))}")

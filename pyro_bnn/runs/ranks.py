@@ -16,7 +16,16 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
-__all__ = ["check_restarts", "is_first", "launched", "process_group", "quiet_unless_first", "record", "restarted"]
+__all__ = [
+    "check_restarts",
+    "is_first",
+    "launched",
+    "leave",
+    "process_group",
+    "quiet_unless_first",
+    "record",
+    "restarted",
+]
 
 TIMEOUT = 600.0
 """Seconds that ranks wait for one another."""
@@ -86,6 +95,15 @@ def quiet_unless_first() -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (until the end of the process)
         logging.getLogger("pyro_bnn").setLevel(logging.ERROR)
         warnings.simplefilter("ignore")
+
+
+def leave(code: int) -> int:
+    """Return an exit code, or end a rank with it at once: threads of its group may outlive Python's own end."""
+    if launched():
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+    return code
 
 
 def record(error: BaseException) -> None:

@@ -145,7 +145,7 @@ _LIMITED = """
 import resource, sys
 import numpy as np, torch
 torch.set_num_threads(1)
-from pyro_bnn.data import mapped
+from pyro_bnn.data import MappedRows, mapped
 from pyro_bnn.guides import AutoMeanFieldNormal
 from pyro_bnn.inference import fit
 from pyro_bnn.models import BNN, MLP, likelihoods, priors
@@ -155,15 +155,18 @@ def data_of_process():
     lines = open("/proc/self/status").read().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmData"))
 
+def train(rows, **options):
+    model = BNN(MLP(784, 10, [16]), priors.FanIn(), likelihoods.Categorical(), num_data=len(rows))
+    return fit(model, AutoMeanFieldNormal(model), Adam({"lr": 1e-3}), rows, epochs=1, seed=0, **options)
+
 rows = mapped(sys.argv[1])
+train(MappedRows(rows.x[:200], rows.y[:200]), batch_size=100)  # imports what it needs
 resource.setrlimit(resource.RLIMIT_DATA, 2 * (data_of_process() + 80 * 2**20,))
 try:
     np.array(rows.x)
 except MemoryError:
     print("does not fit")
-n = len(rows)
-model = BNN(MLP(784, 10, [16]), priors.FanIn(), likelihoods.Categorical(), num_data=n)
-result = fit(model, AutoMeanFieldNormal(model), Adam({"lr": 1e-3}), rows, epochs=1, batch_size=2000, seed=0)
+result = train(rows, batch_size=2000)
 print("trained on", rows.x.nbytes // 2**20, "MB:", result.history[0]["nll"] > 0)
 """
 

@@ -193,7 +193,7 @@ def test_a_recording_of_one_precision_is_not_run_in_another() -> None:
 
 @pytest.mark.parametrize("guide", ["low_rank", "local"])
 def test_other_guides_and_layers_take_bfloat16(guide: str) -> None:
-    """Layers that draw their outputs draw other noise in bfloat16: there means over 60 steps from one place are near."""
+    """Layers that draw their outputs draw other noise in bfloat16: there means over 60 steps at one place are near."""
     torch.manual_seed(0)
     x = torch.randn(40, 3)
     model = BNN(MLP(3, 1, [8]), priors.Normal(), likelihoods.Gaussian(0.5), num_data=40)
