@@ -33,7 +33,7 @@ from pyro_bnn.cards.make import (
     write_readme,
 )
 from pyro_bnn.cards.text import markdown, readme_table
-from pyro_bnn.cards.tuning import settings_tried
+from pyro_bnn.cards.tuning import earlier_settings, number_tried, settings_tried
 from pyro_bnn.data import load_data
 from pyro_bnn.recipe import find_recipe, parse_settings
 from pyro_bnn.runs.finished import open_run
@@ -84,6 +84,29 @@ def test_a_card_ships_its_twin(card: Path, runs: dict[str, Path]) -> None:
     x = load_data("mnist-mini").test.x[:50]
     kept, trained = load(card / "twin"), load(runs["twin-3"])
     torch.testing.assert_close(kept.predict(x, num_samples=1), trained.predict(x, num_samples=1), rtol=0, atol=2e-3)
+
+
+def test_a_card_made_anew_keeps_counting_what_was_tried(card: Path, runs: dict[str, Path], tmp_path: Path) -> None:
+    again = Path(shutil.copytree(card, tmp_path / "small"))
+    make_card([runs["run-3"]], twins=[runs["twin-3"]], name="small", out=again, data_root="nowhere")
+    told = read_card(again)
+    for side, former in ((told, read_card(card)), (told["twin"], read_card(card)["twin"])):
+        assert len(side["tried"]) == 1
+        assert side["earlier"] == [{"date": read_card(card)["made"]["date"], "command": former["command"], "tried": 2}]
+        assert number_tried(side) == 3
+    assert "Settings tried on validation: 3, 2 of them for earlier cards." in (again / "card.md").read_text()
+
+
+def test_settings_of_another_choice_are_others() -> None:
+    """Of three former settings one is tried again, if they are told from the same chosen one; else none is."""
+    former = {"command": "train", "tried": [{"settings": s} for s in ([], ["eta=1"], ["eta=2"])]}
+    former["earlier"] = [{"date": "d", "command": "c", "tried": 13}]
+    now = [{"settings": []}, {"settings": ["eta=3"]}]
+    for same, counted in ((True, 2), (False, 3)):
+        found = earlier_settings(former, "today", now, same)
+        assert found == [*former["earlier"], {"date": "today", "command": "train", "tried": counted}]
+        assert number_tried({"tried": now, "earlier": found}) == 2 + 13 + counted
+    assert earlier_settings({"command": "train", "tuning_runs": 1}, "today", now, True) == []
 
 
 def test_a_card_holds_every_seed_and_the_twin(card: Path, runs: dict[str, Path]) -> None:

@@ -46,7 +46,7 @@ from pyro_bnn.assemble import resolve
 from pyro_bnn.cards.curve import learning_curves
 from pyro_bnn.cards.fair import is_deterministic, unequal
 from pyro_bnn.cards.text import markdown, readme_table
-from pyro_bnn.cards.tuning import leaves, setting, settings_tried
+from pyro_bnn.cards.tuning import earlier_settings, leaves, setting, settings_tried
 from pyro_bnn.common.errors import border
 from pyro_bnn.common.files import atomic_write, insert_between, write_text
 from pyro_bnn.common.manifest import read_listed, seal
@@ -371,6 +371,8 @@ def make_card(
     :param num_samples: S; default the recipe's.
     :param tried: run folders of the other settings that were tried on validation, finished or not.
     :param twin_tried: likewise of the twin.
+
+    What was tried for a card that is in the folder already, or else for the shipped one of that name, goes on counting.
     """
     if twin_tried and not twins:
         raise ValueError("twin_tried has settings of a twin, but there are no twins: give a twin for every seed")
@@ -386,6 +388,7 @@ def make_card(
     draws = first.draws(num_samples)
     name = check_name(name or first.recipe.name)
     folder = Path("cards") / name if out is None else Path(out)
+    former = _former(name, folder)
     folder.mkdir(parents=True, exist_ok=True)
     shipped, kept, evaluation = _ship(first, folder, draws)
     scored = [_score(kept, evaluation, data_root)]
@@ -409,6 +412,10 @@ def make_card(
         pairs[0].posterior.save(folder / TWIN, compact=True)
         card |= _beside(scored, [_score_twin(twin, data_root) for twin in pairs], _command(pairs[0]))
         card["twin"]["tried"] = _tried(pairs[0], twin_tried, None, data_root)
+    for now, before in ((card, former), (card.get("twin", {}), former.get("twin", {}))):
+        if now and before:
+            same = card["recipe"] == former["recipe"] and now["command"] == before["command"]
+            now["earlier"] = earlier_settings(before, former["made"]["date"], now["tried"], same)
     curve = learning_curves(name, [run.history for run in opened], [twin.history for twin in pairs])
     if curve is not None:
         write_text(folder / CURVE, curve)
@@ -417,6 +424,13 @@ def make_card(
     write_text(folder / TEXT, markdown(card))
     seal(folder)
     return folder
+
+
+def _former(name: str, folder: Path) -> dict[str, Any]:
+    """Return the card that is made anew, nothing if there was none."""
+    if (folder / CARD).is_file():
+        return read_card(folder)
+    return read_card(name) if name in shipped_cards() else {}
 
 
 def _validated(run: FinishedRun, num_samples: int | None) -> ClassEvaluation | None:

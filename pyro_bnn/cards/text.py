@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pyro_bnn.cards.tuning import number_tried
 from pyro_bnn.common.shown import in_markdown, visible
 
 __all__ = ["markdown", "readme_table", "verdict"]
@@ -143,8 +144,9 @@ _TRIED = (
 _GIVEN_UP = "†"
 
 
-def _number_tried(card: Mapping[str, Any]) -> int:
-    return len(card["tried"]) if "tried" in card else int(card.get("tuning_runs", 1))
+def _number_tried(card: Mapping[str, Any]) -> str:
+    total, before = number_tried(card), sum(making["tried"] for making in card.get("earlier", ()))
+    return f"{total}, {before} of them for earlier cards" if before else str(total)
 
 
 def _tried(card: Mapping[str, Any]) -> list[str]:

@@ -2,7 +2,8 @@
 What was tried on validation before the choice on a card: the setting of each run folder beside the card's.
 
 The number of settings tried belongs to a result: the more, the better the best of them looks. A run counts whether it
-was finished or not: what was given up is known by its recipe and its history.
+was finished or not: what was given up is known by its recipe and its history. Over the life of a card the number only
+grows: a card that is made anew keeps what was tried for the earlier ones under `earlier`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ import tomli_w
 from pyro_bnn.common.reading import read_json_lines
 from pyro_bnn.recipe import Recipe, find_recipe
 
-__all__ = ["leaves", "setting", "settings_tried"]
+__all__ = ["earlier_settings", "leaves", "number_tried", "setting", "settings_tried"]
 
 _NOT_SETTINGS = ("seed", "name", "description", "source", "paper", "budget", "num_samples")
 """What two runs may differ in and still be the same setting."""
@@ -87,3 +88,29 @@ def settings_tried(
         row = {"settings": changes, "seed": own.seed, "epochs": len(history), **numbers}
         rows[tuple(changes)] = row
     return sorted(rows.values(), key=lambda row: row.get("val_nll", 0.0))
+
+
+def number_tried(card: Mapping[str, Any]) -> int:
+    """Return how many settings were tried for a card, or for the twin in one, over its whole life."""
+    return _now(card) + sum(int(making["tried"]) for making in card.get("earlier", ()))
+
+
+def _now(card: Mapping[str, Any]) -> int:
+    return len(card["tried"]) if "tried" in card else int(card.get("tuning_runs", 1))
+
+
+def earlier_settings(
+    former: Mapping[str, Any], date: str, now: Sequence[Mapping[str, Any]], same: bool
+) -> list[dict[str, Any]]:
+    """
+    Return what was tried for a card before it was made anew; settings that are tried again count once.
+
+    :param former: the card that was there, or the twin in it.
+    :param date: when it was made.
+    :param now: the settings tried this time, as `settings_tried` gives them.
+    :param same: whether the chosen setting is the former one, so that those that differ from it alike are the same.
+    """
+    known = [row["settings"] for row in now] if same else []
+    again = sum(row["settings"] in known for row in former["tried"]) if "tried" in former else int(same)
+    making = {"date": date, "command": former["command"], "tried": _now(former) - again}
+    return [*former.get("earlier", ()), *([making] if making["tried"] else [])]

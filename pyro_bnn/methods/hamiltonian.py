@@ -15,7 +15,15 @@ from pyro_bnn.guides import AutoPoint, StoredDraws
 from pyro_bnn.inference.checkpoint import load_state, older_version, save_state
 from pyro_bnn.inference.predictive import predictive_draws
 from pyro_bnn.inference.progress import ProgressBar, ProgressLine
-from pyro_bnn.inference.samplers.mcmc import MIN_CHAINS, MIN_DRAWS, check_sampled, convergence, run_chain
+from pyro_bnn.inference.samplers.mcmc import (
+    MIN_CHAINS,
+    MIN_DRAWS,
+    STARTS,
+    Start,
+    check_sampled,
+    convergence,
+    run_chain,
+)
 from pyro_bnn.methods.base import (
     INTERRUPTED,
     Method,
@@ -46,17 +54,21 @@ class Hamiltonian(Method, ABC):
     :param chains: run one after another.
     :param warmup: adaptation steps of each.
     :param draws: of each, at least 4: fewer say nothing about convergence.
+    :param start: where chains begin: 'uniform' on (-2, 2) in unconstrained space, or 'prior', at a draw of it.
     """
 
     chains: int = MIN_CHAINS
     warmup: int = 500
     draws: int = 500
     target_accept: float = 0.8
+    start: Start = "uniform"
 
     def __post_init__(self) -> None:
         for name, least in (("chains", 1), ("warmup", 1), ("draws", MIN_DRAWS)):
             check_count(name, getattr(self, name), least)
         check_number("target_accept", self.target_accept, "between 0 and 1", lambda v: 0 < v < 1)
+        if self.start not in STARTS:
+            raise ValueError(f"method.start={self.start!r} is unknown: pass {' or '.join(map(repr, STARTS))}")
 
     def resolved(self, recipe: Recipe) -> Method:
         """Refuse another device before anything is drawn: chains of small networks run in float64 on the CPU."""
@@ -139,6 +151,7 @@ class Hamiltonian(Method, ABC):
             eta=recipe.eta,
             temperature=recipe.temperature,
             target_accept=self.target_accept,
+            start=self.start,
             hook=None if bar is None else lambda _: bar.advance(),
             **numbers,
         )

@@ -116,7 +116,10 @@ def diagnose(
     :param num_samples: draws of a prediction; default as in the recipe, and at least 100.
     :param settle: whether it is fitted on for 200 steps to see what they gain; the run stays as it is.
     """
-    run = open_run(path, data_root)
+    return _diagnosis(open_run(path, data_root), num_samples, settle)
+
+
+def _diagnosis(run: FinishedRun, num_samples: int | None, settle: bool) -> Diagnosis:
     rows = run.data
     draws = max(run.draws(num_samples), 10) if num_samples else max(run.draws(), 100)
     return run.posterior.diagnose(
@@ -270,6 +273,7 @@ def _report(
         recipe_toml=run.recipe.to_toml(),
         command=f"pyro-bnn train {trained} --out {run.name}-again",
         loo=loo_of(export) if export.is_file() else None,
+        diagnosis=_diagnosis(run, num_samples, settle=False),
         seed=run.recipe.seed,
         run=run.path,
     )

@@ -22,7 +22,7 @@ scored as well (`single_*`): it is the same training without the ensemble.
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -35,13 +35,25 @@ from pyro_bnn.inference.stacked import Stack
 from pyro_bnn.models import BNN, MLP, likelihoods, priors
 from pyro_bnn.optim import Adam, Cosine, PerSite
 
-__all__ = ["GUIDES", "crps", "one_set"]
+__all__ = [
+    "DRAWS",
+    "GUIDES",
+    "Part",
+    "add_means",
+    "crps",
+    "inner",
+    "log_density",
+    "one_set",
+    "read_split",
+    "scores_of",
+    "standardised",
+]
 
 GUIDES = ("local", "mean-field", "mc-dropout", "map")
 """Mean field with local reparameterisation, mean field, dropout (rate .05) and a point."""
 
 LEVELS = (50, 90, 95)
-_DRAWS = 100
+DRAWS = 100
 _CHUNK = 400
 
 
@@ -69,18 +81,18 @@ def one_set(
     """
     if guide not in GUIDES:
         raise ValueError(f"guide={guide!r} is unknown: pass one of {', '.join(GUIDES)}")
-    tables = [_split(data, s) for s in range(splits)]
+    tables = [read_split(data, s) for s in range(splits)]
     law = likelihoods.HeteroscedasticGaussian() if noise == "input" else likelihoods.LearnedGaussian(0.5)
     how = _How(guide, law, list(hidden), epochs, batch_size, rate)
 
-    parts = [_inner(table, s) for s, table in enumerate(tables) for _ in etas]
+    parts = [inner(table, s) for s, table in enumerate(tables) for _ in etas]
     tried = _trained(how, parts, list(etas) * splits, seed + 10_000)
-    val = torch.tensor([float(_log_density(*_mixture(tried, [k], parts[k])).mean()) for k in range(len(parts))]).view(
+    val = torch.tensor([float(log_density(*_mixture(tried, [k], parts[k])).mean()) for k in range(len(parts))]).view(
         splits, len(etas)
     )
     chosen = [etas[i] for i in val.argmax(1).tolist()] if len(etas) > 1 else list(etas) * splits
 
-    whole = [_standardised(*table) for table in tables]
+    whole = [standardised(*table) for table in tables]
     fitted = _trained(
         how, [part for part in whole for _ in range(members)], [e for e in chosen for _ in range(members)], seed
     )
@@ -88,18 +100,25 @@ def one_set(
     for s, part in enumerate(whole):
         places = list(range(s * members, (s + 1) * members))
         for prefix, of in (("", places), ("single_", places[:1])):
-            for name, value in _scores(*_mixture(fitted, of, part)).items():
+            for name, value in scores_of(*_mixture(fitted, of, part)).items():
                 scores.setdefault(prefix + name, []).append(value)
-    for name in [n for n in scores if n.endswith(("ll", "rmse", "crps"))]:
-        scores[f"{name}_mean"] = float(np.mean(scores[name]))
-        scores[f"{name}_se"] = float(np.std(scores[name], ddof=1) / math.sqrt(splits)) if splits > 1 else math.nan
+    add_means(scores)
     return scores
+
+
+def add_means(scores: dict[str, Any]) -> None:
+    """Add mean and standard error over the splits of every score that is compared."""
+    for name in [n for n in scores if n.endswith(("ll", "rmse", "crps"))]:
+        values = scores[name]
+        scores[f"{name}_mean"] = float(np.mean(values))
+        scores[f"{name}_se"] = float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
 
 
 # -- data --------------------------------------------------------------------------------------------------------------
 
 
-class _Part:
+@final
+class Part:
     """Train rows and the rows to be scored, standardised by the train rows; y's scale."""
 
     def __init__(self, x: Any, y: Any, new_x: Any, new_y: Any) -> None:
@@ -112,7 +131,8 @@ class _Part:
         self.new_y = torch.tensor(new_y, dtype=torch.float64)  # as it was measured
 
 
-def _split(data: str, s: int) -> tuple[Any, Any, Any, Any]:
+def read_split(data: str, s: int) -> tuple[Any, Any, Any, Any]:
+    """Return x and y of a split's train rows, and of its test rows."""
     source: Any = read_source(data, split=s)
     x, y, new_x, new_y = (
         np.asarray(a, dtype=float) for a in (source.x_train, source.y_train, source.x_test, source.y_test)
@@ -120,16 +140,17 @@ def _split(data: str, s: int) -> tuple[Any, Any, Any, Any]:
     return x, y.reshape(-1), new_x, new_y.reshape(-1)
 
 
-def _standardised(x: Any, y: Any, new_x: Any, new_y: Any) -> _Part:
-    return _Part(x, y, new_x, new_y)
+def standardised(x: Any, y: Any, new_x: Any, new_y: Any) -> Part:
+    """Return all train rows and the test rows."""
+    return Part(x, y, new_x, new_y)
 
 
-def _inner(table: tuple[Any, Any, Any, Any], s: int) -> _Part:
+def inner(table: tuple[Any, Any, Any, Any], s: int) -> Part:
     """Put a fifth of the train rows aside."""
     x, y = table[:2]
     order = np.random.default_rng(s).permutation(len(y))
     aside, others = order[: len(y) // 5], order[len(y) // 5 :]
-    return _Part(x[others], y[others], x[aside], y[aside])
+    return Part(x[others], y[others], x[aside], y[aside])
 
 
 # -- training ----------------------------------------------------------------------------------------------------------
@@ -142,7 +163,7 @@ class _How:
         self.guide, self.law, self.hidden = guide, law, hidden
         self.epochs, self.batch_size, self.rate = epochs, batch_size, rate
 
-    def model(self, part: _Part) -> BNN:
+    def model(self, part: Part) -> BNN:
         net = MLP(part.x.shape[1], self.law.outputs(1), self.hidden)
         return BNN(net, priors.FanIn(), self.law, num_data=len(part.y))
 
@@ -159,7 +180,7 @@ class _How:
         return PerSite(loc=Adam({"lr": self.rate}), scale=Adam({"lr": 2 * self.rate}), schedule=Cosine(0.01))
 
 
-def _trained(how: _How, parts: Sequence[_Part], etas: Sequence[float], seed: int) -> Stack:
+def _trained(how: _How, parts: Sequence[Part], etas: Sequence[float], seed: int) -> Stack:
     """Return a trained member for each part and eta, as one stack."""
     torch.manual_seed(seed)
     models = [how.model(part) for part in parts]
@@ -183,13 +204,13 @@ def _trained(how: _How, parts: Sequence[_Part], etas: Sequence[float], seed: int
 
 
 @torch.no_grad()
-def _mixture(stack: Stack, members: Sequence[int], part: _Part) -> tuple[Tensor, Tensor, Tensor]:
+def _mixture(stack: Stack, members: Sequence[int], part: Part) -> tuple[Tensor, Tensor, Tensor]:
     """Return means and deviations of the S normals (S, N) in the units of the data, and the targets (N,)."""
     stack = stack.selected(members)
     generator = torch.Generator().manual_seed(1)
     x = part.new_x.expand(len(members), *part.new_x.shape)
     means, sds = [], []
-    for _ in range(_DRAWS // len(members)):
+    for _ in range(DRAWS // len(members)):
         noise = torch.stack([stack.guide.noise(stack.prior_loc[0], generator) for _ in members])
         mean, sd = stack.moments(x, noise)  # (M, N, 1) each
         means.append(mean[..., 0])
@@ -198,7 +219,8 @@ def _mixture(stack: Stack, members: Sequence[int], part: _Part) -> tuple[Tensor,
     return mean * part.y_sd + part.y_mean, sd * part.y_sd, part.new_y
 
 
-def _log_density(mean: Tensor, sd: Tensor, y: Tensor) -> Tensor:
+def log_density(mean: Tensor, sd: Tensor, y: Tensor) -> Tensor:
+    """Return log p(y), (N,), of even mixtures of normals (S, N)."""
     z = (y - mean) / sd
     return (-0.5 * z.square() - sd.log()).logsumexp(0) - 0.5 * math.log(2 * math.pi) - math.log(len(mean))
 
@@ -220,11 +242,12 @@ def crps(mean: Tensor, sd: Tensor, y: Tensor) -> Tensor:
     return torch.cat(scores)
 
 
-def _scores(mean: Tensor, sd: Tensor, y: Tensor) -> dict[str, float]:
+def scores_of(mean: Tensor, sd: Tensor, y: Tensor) -> dict[str, float]:
+    """Return the scores of even mixtures of normals (S, N) at targets (N,)."""
     below = (0.5 * (1 + torch.erf((y - mean) / (sd * math.sqrt(2))))).mean(0)  # F(y), (N,)
     covered = {f"cover{c}": float(((below - 0.5).abs() <= c / 200).double().mean()) for c in LEVELS}
     return {
-        "ll": float(_log_density(mean, sd, y).mean()),
+        "ll": float(log_density(mean, sd, y).mean()),
         "rmse": float((mean.mean(0) - y).square().mean().sqrt()),
         "crps": float(crps(mean, sd, y).mean()),
         **covered,

@@ -54,6 +54,13 @@ PUBLISHED: dict[str, Published] = {
         {},
         {},
     ),
+    "PBP": Published(
+        "Hernandez-Lobato and Adams 2015, as listed by Gal and Ghahramani 2016 (table 1)",
+        False,
+        _by_set(-2.57, -3.16, -2.04, 0.90, 3.73, -2.84, -2.97, -0.97, -1.63),
+        _by_set(0.09, 0.02, 0.02, 0.01, 0.01, 0.01, 0.00, 0.01, 0.02),
+        _by_set(3.01, 5.67, 1.80, 0.10, 0.01, 4.12, 4.73, 0.64, 1.02),
+    ),
     "PBP-MV, two layers": Published(
         "Sun et al. 2017, as listed by uncertainty-baselines",
         False,

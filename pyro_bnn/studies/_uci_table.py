@@ -23,7 +23,7 @@ from pyro_bnn.common.files import write_text
 from pyro_bnn.studies._uci_published import PUBLISHED, SETS
 from pyro_bnn.studies.study import Scale
 from pyro_bnn.studies.trials import default_store, run_trials, stored, took
-from pyro_bnn.studies.uci import METHODS, trial
+from pyro_bnn.studies.uci import METHODS, sets_of, trial
 
 __all__ = ["as_csv", "as_markdown", "picture", "rows_of"]
 
@@ -190,7 +190,7 @@ def _main() -> None:
     if unknown:
         parser.error(f"{unknown[0]!r} is unknown: the sets are {', '.join(SETS)}, the methods {', '.join(METHODS)}")
     for method in methods:
-        for data in sets:
+        for data in [name for name in sets if name in sets_of(method)]:
             run_trials([trial(data, method, scale)], store, data_root=given.data_root)
             sys.stdout.write(f"{data}, {method}\n")
             sys.stdout.flush()

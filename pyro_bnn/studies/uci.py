@@ -10,7 +10,8 @@ Five mean-field normals q_m, trained apart with local reparameterisation, minimi
 and the prediction is the even mixture of 100 draws, 20 of each. The one number that is chosen is eta, from .1, .3 and
 1, by the log-likelihood of a fifth of the split's own training rows; then all of them train anew. Epochs and batch
 sizes are a set's (`SIZES`), fixed before test rows were scored. Every arm is chosen in the same way: the others differ
-in the guide (drawn weights, dropout masks, a point), in the noise (one level), or in the depth.
+in the guide (drawn weights, dropout masks, a point, a low-rank normal), in the noise (one level), in the depth, in an
+average over the training (HWA), or sample the posterior (NUTS, on small sets, eta = 1). The last three are one network.
 
 `single` is the first of the five alone: mean field with local reparameterisation, from the same training.
 
@@ -26,7 +27,7 @@ from pyro_bnn.studies._uci_published import PUBLISHED, SETS
 from pyro_bnn.studies.findings import Finding, Verdict
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
-__all__ = ["METHODS", "SIZES", "STUDY", "against"]
+__all__ = ["METHODS", "SIZES", "SMALL", "STUDY", "against", "sets_of", "trial"]
 
 SIZES: dict[str, tuple[int, int, int, int]] = {
     # splits, hidden units, epochs, batch size
@@ -48,10 +49,14 @@ METHODS: dict[str, dict[str, object]] = {
     "MC dropout": {"guide": "mc-dropout", "noise": "learned"},
     "MAP": {"guide": "map", "members": 1},
     "two layers": {"hidden": 2},
+    "HWA": {"method": "hwa"},
+    "low rank": {"method": "low-rank"},
+    "NUTS": {"method": "nuts"},
 }
-"""The chosen method first; the others change it."""
+"""The chosen method first; the others change it. Those with a `method` are of :mod:`pyro_bnn.studies._uci_apart`."""
 
-_SMALL = ("boston", "concrete", "energy", "wine", "yacht")
+SMALL = ("boston", "concrete", "energy", "wine", "yacht")
+"""The sets that NUTS is run on: all rows are looked at in each of its steps."""
 
 
 def trial(data: str, method: str, scale: Scale) -> Trial:
@@ -67,13 +72,19 @@ def trial(data: str, method: str, scale: Scale) -> Trial:
         "batch_size": batch_size,
         **changes,
     }
-    return Trial(f"{data}, {method}", 0, compute="pyro_bnn.studies._uci:one_set", arguments=arguments)
+    module = "_uci_apart" if "method" in changes else "_uci"
+    return Trial(f"{data}, {method}", 0, compute=f"pyro_bnn.studies.{module}:one_set", arguments=arguments)
+
+
+def sets_of(method: str) -> tuple[str, ...]:
+    """Return the sets that a method is run on."""
+    return SMALL if method == "NUTS" else SETS
 
 
 def _design(scale: Scale) -> list[Trial]:
     trials = [trial(data, "ensemble", scale) for data in SETS]
     if scale == "source":
-        trials += [trial(data, method, scale) for method in METHODS if method != "ensemble" for data in SETS]
+        trials += [trial(data, method, scale) for method in METHODS if method != "ensemble" for data in sets_of(method)]
     return trials
 
 

@@ -1,5 +1,6 @@
 """Runs trained from recipes: report, predict and compare them, through the command."""
 
+import html
 import json
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from pyro_bnn.analysis.scores.evaluation import evaluate_rows
 from pyro_bnn.cli import main
 from pyro_bnn.data import load_data
-from pyro_bnn.runs.finished import _fitted, compare, open_run, report, unfamiliar
+from pyro_bnn.runs.finished import _fitted, compare, diagnose, open_run, report, unfamiliar
 from pyro_bnn.runs.train import train
 
 SMALL = {
@@ -57,10 +58,30 @@ def test_a_run_opens_with_its_data(runs):
 
 def test_report_from_the_command(runs, capsys):
     assert main(["report", str(runs / "one"), "--num-samples", "4"]) == 0
-    html = (runs / "one" / "report.html").read_text()
-    assert "mnist-mini" in html
-    assert "4 draws" in html
+    page = (runs / "one" / "report.html").read_text()
+    assert "mnist-mini" in page
+    assert "4 draws" in page
     assert "report.html" in said(capsys)
+
+
+def test_a_report_says_whether_the_run_is_to_be_trusted(runs, tmp_path):
+    """The page has every check of `diagnose`, with its words and its mark."""
+    run = open_run(runs / "one")
+    found = diagnose(runs / "one", settle=False)
+    page = (
+        html.unescape(report(runs / "one", out=tmp_path / "run").read_text())
+        .replace("\u202f", " ")
+        .replace("\u00a0", " ")
+    )
+    assert "Is it to be trusted?" in page
+    assert found.summary in page
+    for check in found.checks:
+        assert check.words.replace("+-", "±") in page
+        assert check.threshold in page
+    rows = (run.data.test.x, run.data.test.y)  # which are nothing to judge it by
+    assert "Is it to be trusted?" not in run.posterior.report(tmp_path / "rows", rows).read_text()
+    beside = run.posterior.report(tmp_path / "rows", rows, diagnosis=found).read_text()
+    assert found.summary in html.unescape(beside)
 
 
 def test_report_with_a_twin(runs, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pyro_bnn.inference import convergence, run_chain
-from pyro_bnn.inference.samplers.mcmc import Potential
+from pyro_bnn.inference.samplers.mcmc import STARTS, Potential
 from pyro_bnn.models import BNN, MLP, likelihoods, priors
 from tests.targets import LinearRegression
 
@@ -176,3 +176,16 @@ def test_a_program_whose_structure_changes_is_run_every_time():
         found = potential({"u": torch.tensor([u], dtype=torch.float64)})
         assert found.item() == pytest.approx(exact, rel=1e-5)
     torch.testing.assert_close(potential.values(torch.tensor([[0.3]]))["w"], torch.tensor([0.3]).exp())
+
+
+def test_a_chain_begins_at_a_draw_of_the_prior_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prior of width 1e-3 about 5: a uniform start is thousands of its deviations away, a draw of it a few."""
+
+    def narrow(x, y=None):
+        pyro.sample("w", dist.Normal(5.0 * torch.ones(3), 1e-3 * torch.ones(3)).to_event(1))
+
+    starts = {start: Potential(narrow, (None,), start=start).start for start in STARTS}
+    assert ((starts["prior"] - 5).abs() < 5e-3).all()
+    assert (starts["uniform"].abs() <= 2).all()
+    with pytest.raises(ValueError, match="start='mode' is unknown: pass 'uniform' or 'prior'"):
+        run_chain(narrow, (torch.zeros(1), torch.zeros(1)), start="mode")

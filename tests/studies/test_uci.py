@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_bnn.studies._uci import _log_density, _scores, crps, one_set
+from pyro_bnn.studies import _uci_apart
+from pyro_bnn.studies._uci import crps, log_density, one_set, scores_of
 from pyro_bnn.studies._uci_published import PUBLISHED, SETS
 from pyro_bnn.studies._uci_table import as_csv, as_markdown, picture, rows_of
 from pyro_bnn.studies.findings import verdict_of
@@ -34,12 +35,12 @@ def test_crps_is_the_integral_of_the_squared_distance() -> None:
         assert float(crps(mean, sd, y)[n]) == pytest.approx(float(expected), abs=1e-4)
 
 
-def test_log_density_and_coverage_are_those_of_the_mixture() -> None:
+def testlog_density_and_coverage_are_those_of_the_mixture() -> None:
     mean, sd, y = mixture()
     law = torch.distributions.Normal(mean, sd)
-    assert torch.allclose(_log_density(mean, sd, y.double()), law.log_prob(y.double()).exp().mean(0).log())
+    assert torch.allclose(log_density(mean, sd, y.double()), law.log_prob(y.double()).exp().mean(0).log())
     inside = ((law.cdf(y.double()).mean(0) - 0.5).abs() <= 0.25).double().mean()
-    assert _scores(mean, sd, y.double())["cover50"] == float(inside)
+    assert scores_of(mean, sd, y.double())["cover50"] == float(inside)
 
 
 @pytest.fixture
@@ -65,6 +66,19 @@ def test_a_trial_scores_every_split_in_the_units_of_the_data(line: None, guide: 
     assert 80 < record["rmse_mean"] < 200
     assert all(len(record[name]) == 3 for name in ("ll", "single_ll", "crps", "cover95"))
     assert record["ll_se"] == pytest.approx(float(np.std(record["ll"], ddof=1)) / math.sqrt(3))
+
+
+@pytest.mark.parametrize("method", ["hwa", "low-rank", "nuts"])
+def test_a_method_that_is_not_batched_has_the_same_scores(line: None, method: str) -> None:
+    record = _uci_apart.one_set("line", method, splits=2, etas=[0.3, 1.0], epochs=60, batch_size=16, hidden=[10])
+    assert record["rows"] == [96] * 2
+    assert record["eta"][0] in (0.3, 1.0)
+    exact = -math.log(100) - 0.5 * math.log(2 * math.pi) - 0.5  # of the law that made y
+    assert exact - 0.6 < record["ll_mean"] < exact + 0.4
+    assert 80 < record["rmse_mean"] < 200
+    assert record["ll_se"] == pytest.approx(float(np.std(record["ll"], ddof=1)) / math.sqrt(2))
+    with pytest.raises(ValueError, match="method='nut' is unknown"):
+        _uci_apart.one_set("line", "nut")
 
 
 def record_of(trial: Trial, gain: dict[str, float]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from pyro_bnn.analysis.arviz import PointwiseEstimate, posterior_kind, refusal_of
+from pyro_bnn.analysis.checks import Diagnosis
 from pyro_bnn.analysis.report import closer, figures, sections
 from pyro_bnn.analysis.report.sections import Twin
 from pyro_bnn.analysis.scores.calibration import fit_temperature
@@ -89,6 +90,7 @@ def build_report(
     outside: Mapping[str, Tensor] | None = None,
     twin: Twin | None = None,
     loo: PointwiseEstimate | None = None,
+    diagnosis: Diagnosis | None = None,
     recipe_toml: str = "",
     command: str = "",
     num_samples: int = 100,
@@ -105,6 +107,7 @@ def build_report(
     :param outside: unfamiliar inputs by name, likewise; default noise and shuffled pixels.
     :param twin: another model on the same rows, shown beside.
     :param loo: leave-one-out at training rows, where it is defined; without it the page says why it is not.
+    :param diagnosis: what `posterior.diagnose` found; without it the page has no part of that.
     """
     from jinja2 import Environment, PackageLoader, select_autoescape
 
@@ -148,6 +151,7 @@ def build_report(
             _pruning(posterior, test, evaluation, seed),
             sections.prior_predictive(posterior, test[0], evaluation, seed),
         ],
+        "diagnosis": diagnosis,
         "loo": loo,
         "no_loo": refusal_of(posterior, "train") or "nothing was computed at training rows",
         "recipe_toml": recipe_toml,

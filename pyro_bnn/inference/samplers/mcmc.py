@@ -20,6 +20,7 @@ import pyro
 import pyro.poutine as poutine
 import torch
 from pyro.infer import HMC, MCMC, NUTS
+from pyro.infer.autoguide.initialization import init_to_sample, init_to_uniform
 from pyro.infer.mcmc.util import initialize_model
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
@@ -36,6 +37,8 @@ __all__ = [
     "MIN_CHAINS",
     "MIN_DRAWS",
     "Potential",
+    "STARTS",
+    "Start",
     "check_sampled",
     "convergence",
     "run_chain",
@@ -46,6 +49,9 @@ MIN_DRAWS = 4
 """Draws of a chain without which nothing can be said about its convergence."""
 MAX_RHAT = 1.01
 MIN_ESS = 400.0
+Start = Literal["uniform", "prior"]
+STARTS: dict[Start, Callable[..., Any]] = {"uniform": init_to_uniform, "prior": init_to_sample}
+"""Where a chain begins: uniformly on (-2, 2) in unconstrained space, as Stan and Pyro do, or at a draw of the prior."""
 MAX_WEIGHTS = 5000
 """More latent numbers than this are refused."""
 
@@ -112,12 +118,20 @@ class Potential:
     point; every other program is run every time.
 
     :param trace: None (where it is certain), True (the contract of torch.jit.trace) or False (never).
+    :param start: one of `STARTS`.
     """
 
-    def __init__(self, model: Callable[..., Any], args: tuple[Any, ...], *, trace: bool | None = None) -> None:
-        start, self._energy, self.transforms, _ = initialize_model(model, args)
-        self.shapes = {name: value.shape for name, value in start.items()}
-        self.start = torch.cat([value.detach().reshape(-1) for value in start.values()])  # (P,)
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        args: tuple[Any, ...],
+        *,
+        trace: bool | None = None,
+        start: Start = "uniform",
+    ) -> None:
+        values, self._energy, self.transforms, _ = initialize_model(model, args, init_strategy=STARTS[start])
+        self.shapes = {name: value.shape for name, value in values.items()}
+        self.start = torch.cat([value.detach().reshape(-1) for value in values.values()])  # (P,)
         graph = self._recorded(trace)
         self.compiled = graph is not None
         self._evaluate: Callable[[Tensor], tuple[Tensor, Tensor]] = self._run if graph is None else graph
@@ -243,6 +257,7 @@ def run_chain(
     target_accept: float = 0.8,
     hook: Callable[[int], None] | None = None,
     trace: bool | None = None,
+    start: Start = "uniform",
 ) -> Chain:
     """
     Run one chain in float64 and return its draws.
@@ -256,10 +271,14 @@ def run_chain(
     :param temperature: of a cold posterior, everything to the power 1 / temperature.
     :param hook: called with the number of every transition.
     :param trace: whether to record the program: see :class:`Potential`.
+    :param start: 'uniform' on (-2, 2) in unconstrained space, or 'prior', a draw of it: nearer for a network whose
+        priors are as narrow as 1 / fan-in.
     """
     _check(warmup, draws, eta, temperature)
     if kernel not in ("nuts", "hmc"):
         raise ValueError(f"kernel={kernel!r} is unknown: pass 'nuts' or 'hmc'")
+    if start not in STARTS:
+        raise ValueError(f"start={start!r} is unknown: pass {' or '.join(map(repr, STARTS))}")
     x, y = _in_doubles(data)
     _check_model(_in_float64(model), x, y)
     with torch.random.fork_rng(), poutine.block(), _doubles(), warnings.catch_warnings():
@@ -267,7 +286,7 @@ def run_chain(
         pyro.set_rng_seed(seed)
         # another copy: distributions keep the checks they were made with, and checks cannot be traced
         tempered = _ScaleObserved(1 / (eta * temperature), 1 / temperature)(_in_float64(model))
-        potential = Potential(tempered, (x, y), trace=trace)
+        potential = Potential(tempered, (x, y), trace=trace, start=start)
         common: dict[str, Any] = dict(potential_fn=potential, target_accept_prob=target_accept)
         sampler: Any = (
             NUTS(max_tree_depth=max_tree_depth, **common)
