@@ -96,9 +96,14 @@ class DataParallel:
         if self.batch_norm not in get_args(BatchNorm):
             raise ValueError(f"batch_norm={self.batch_norm!r} is unknown: pass 'sync', 'local' or 'refuse'")
 
-    def ranks(self) -> "Ranks | None":
-        """Return the ranks to train on; None for a single process."""
+    def ranks(self, *, required: bool = False) -> "Ranks | None":
+        """Return the ranks to train on; None for a single process, which is refused where a group is `required`."""
         if not (dist.is_available() and dist.is_initialized()):
+            if required:
+                raise ValueError(
+                    "distributed=True, and this process is in no group: call torch.distributed.init_process_group first "
+                    "and start it with torchrun, or leave distributed out"
+                )
             return None
         if self.group is not None and dist.get_rank(self.group) < 0:
             raise ValueError("this process is not in the group of DataParallel: call fit on the group's ranks alone")

@@ -148,7 +148,7 @@ def fit(
     check_arguments(epochs, optim, elbo, val, monitor, patience)
     check_accumulate(accumulate, noise)
     parallel = distributed if isinstance(distributed, DataParallel) else DataParallel()
-    ranks = None if distributed is False else parallel.ranks()
+    ranks = None if distributed is False else parallel.ranks(required=distributed is True)
     if ranks is not None:
         check_undivided(data)
     callbacks = [*callbacks, *(bar_for(progress, callbacks) if ranks is None or ranks.first else ())]
