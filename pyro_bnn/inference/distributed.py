@@ -101,8 +101,8 @@ class DataParallel:
         if not (dist.is_available() and dist.is_initialized()):
             if required:
                 raise ValueError(
-                    "distributed=True, and this process is in no group: call torch.distributed.init_process_group first "
-                    "and start it with torchrun, or leave distributed out"
+                    "distributed=True, and this process is in no group: call torch.distributed.init_process_group "
+                    "first and start it with torchrun, or leave distributed out"
                 )
             return None
         if self.group is not None and dist.get_rank(self.group) < 0:
