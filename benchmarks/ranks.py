@@ -2,7 +2,8 @@
 Rows per second of a training on one process and on two ranks, one thread each: `python -m benchmarks.ranks`.
 
 ResNet-20 on random images of CIFAR-10's size. An epoch runs before the clock starts; rounds of all kinds are
-interleaved, and a kind's figure is its fastest epoch and its median one.
+interleaved, and a kind's figure is its fastest epoch and its median one. With --realtime (Linux, root) nothing else is
+scheduled beside it, on a machine that does other things: ranks wait for each other, and so for whatever one waits for.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from pathlib import Path
 __all__ = ["main"]
 
 
-def _train(batch_norm: str, batch_size: int, steps: int, epochs: int) -> None:
+def _train(batch_norm: str, batch_size: int, steps: int, epochs: int, realtime: bool) -> None:
     """Train; let rank 0 print the seconds of every epoch but the first."""
     import torch
     from torch import distributed
@@ -29,6 +30,8 @@ def _train(batch_norm: str, batch_size: int, steps: int, epochs: int) -> None:
     from pyro_bnn.models import BNN, ResNet20, likelihoods, priors
     from pyro_bnn.optim import Adam, PerSite
 
+    if realtime:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
     keep_freed_memory()
     torch.set_num_threads(1)
     if "RANK" in os.environ:
@@ -59,9 +62,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--realtime", action="store_true")
     options = parser.parse_args()
     if options.kind is not None:
-        _train(options.kind[0], int(options.kind[1]), int(options.kind[2]), options.epochs)
+        _train(options.kind[0], int(options.kind[1]), int(options.kind[2]), options.epochs, options.realtime)
         return
     size = options.batch_size
     kinds = {
@@ -85,6 +89,7 @@ def _seconds(ranks: int, batch_norm: str, rows: int, options: argparse.Namespace
     with tempfile.TemporaryDirectory() as folder:
         place = {"STORE": str(Path(folder) / "store"), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
         kind = ["--kind", batch_norm, str(rows), str(options.steps), "--epochs", str(options.epochs)]
+        kind += ["--realtime"] if options.realtime else []
         command = [sys.executable, "-m", "benchmarks.ranks", *kind]
         outputs = [Path(folder) / str(rank) for rank in range(ranks)]
         children = []
