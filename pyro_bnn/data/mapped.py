@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from pyro_bnn.common.errors import BadFile, border
+from pyro_bnn.data.arrays import as_tensor
 from pyro_bnn.data.npz import Archive, npy_header
 from pyro_bnn.data.split import Split, from_parts
 from pyro_bnn.data.standardise import Standardiser
@@ -156,8 +157,8 @@ class MappedRows(Dataset[tuple[Tensor, Tensor]]):
         return read.take(back) if len(indices) > 1 else read
 
     def _read(self, place: Any) -> Split:
-        parts = [self.x[place], self.y[place], *([] if self.weights is None else [self.weights[place]])]
-        split = from_parts([np.asarray(part) for part in parts])
+        arrays = [self.x, self.y, *([] if self.weights is None else [self.weights])]
+        split = from_parts([_tensor(array, place) for array in arrays])
         x = split.x
         for change in self.prepare:
             x = change(x)
@@ -199,6 +200,13 @@ class MappedRows(Dataset[tuple[Tensor, Tensor]]):
         if standardiser is None:
             standardiser = Standardiser.fit_pieces(lambda: (piece.x for piece in self.pieces()))
         return replace(self.prepared(standardiser.apply), standardiser=standardiser)
+
+
+def _tensor(array: Array, place: Any) -> Tensor:
+    """Return some rows of an array as a tensor of its own."""
+    rows = np.array(array[place]) if isinstance(place, slice) else np.asarray(array[place])  # a list of rows is a copy
+    plain = rows.dtype.isnative and (rows.dtype.kind != "u" or rows.dtype.itemsize == 1) and rows.dtype.itemsize <= 8
+    return torch.from_numpy(np.ascontiguousarray(rows)) if plain else as_tensor(rows, "the rows")
 
 
 def unit_images(x: Tensor) -> Tensor:

@@ -192,13 +192,12 @@ class OnDisk:
 def sent(split: Split, device: torch.device | str) -> Split:
     """Return rows on another device; to a GPU from pinned memory, without waiting for it."""
     pinned = torch.device(device).type == "cuda"
-    parts = {"x": split.x, "y": split.y, "weights": split.weights}
-    moved = {
-        name: map_inputs(lambda t: (t.pin_memory() if pinned else t).to(device, non_blocking=pinned), part)
-        for name, part in parts.items()
-        if part is not None
-    }
-    return replace(split, **moved)
+
+    def move(part: Tensor) -> Tensor:
+        return (part.pin_memory() if pinned else part).to(device, non_blocking=pinned)
+
+    weights = None if split.weights is None else move(split.weights)
+    return replace(split, x=map_inputs(move, split.x), y=move(split.y), weights=weights)
 
 
 @final

@@ -68,6 +68,8 @@ def process_group(device: str, timeout: float = TIMEOUT) -> Iterator[None]:
         raise ValueError(f"timeout={timeout!r} is not a number of seconds that ranks wait: pass one above 0")
     import torch
     from torch import distributed
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
 
     backend = "gloo"
     if device.partition(":")[0] == "cuda":
@@ -76,9 +78,9 @@ def process_group(device: str, timeout: float = TIMEOUT) -> Iterator[None]:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         backend = "cpu:gloo,cuda:nccl"
     wait = timedelta(seconds=timeout)
-    store, rank, count = next(distributed.rendezvous("env://", timeout=wait))
+    store, rank, count = next(rendezvous("env://", timeout=wait))
     # torchrun's store outlives a restart, and what the dead ranks left in it leads nowhere
-    own = distributed.PrefixStore(f"restart-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-of-{count}", store)
+    own = PrefixStore(f"restart-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-of-{count}", store)
     distributed.init_process_group(backend, store=own, rank=rank, world_size=count, timeout=wait)
     fine = False
     try:
