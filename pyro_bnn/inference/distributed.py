@@ -271,7 +271,7 @@ def fingerprint(value: Any) -> int:
 def _checksum(value: Any, start: int) -> int:
     if isinstance(value, Tensor):
         flat = value.detach().cpu().contiguous().reshape(-1)
-        return zlib.crc32(memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else b"", start)
+        return zlib.crc32(cast(Any, flat.view(torch.uint8).numpy()), start) if flat.numel() else start
     if isinstance(value, (list, tuple, Mapping)):
         for inner in value.values() if isinstance(value, Mapping) else value:
             start = _checksum(inner, start)
@@ -351,7 +351,7 @@ def _batch_norm(
 ) -> Tensor:
     if not training:
         return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
-    output, mean, var, n = _SyncedNorm.apply(input, weight, bias, eps, ranks)  # type: ignore[no-untyped-call]
+    output, mean, var, n = _SyncedNorm.apply(input, weight, bias, eps, ranks)
     if running_mean is not None and running_var is not None:
         with torch.no_grad():
             running_mean.lerp_(mean.to(running_mean.dtype), momentum)

@@ -163,7 +163,7 @@ def _beside_first(parts: Assembly, ranks: Ranks, watchers: Sequence[Callback], d
     """Train on a rank that writes nothing; rank 0 has the run folder."""
     with ranks.together():
         pass  # until rank 0 has its folder, or says why not
-    told = ranks.told({})
+    told: dict[str, Any] = ranks.told({})
     recipe = Recipe.build(told["recipe"])
     if recipe.model_dump() != parts.recipe.model_dump():
         parts = assemble(recipe, data_root)
