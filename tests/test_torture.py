@@ -16,7 +16,9 @@ ROOT = Path(__file__).parent.parent
     ("share", "parts"),
     [
         pytest.param("0.002", ("kills", "soak"), id="a little"),
-        pytest.param("0.05", ("kills", "crashes", "full disk", "together", "soak"), id="more", marks=pytest.mark.slow),
+        pytest.param(
+            "0.05", ("kills", "ranks", "crashes", "full disk", "together", "soak"), id="more", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_nothing_is_lost(share: str, parts: tuple[str, ...], tmp_path: Path) -> None:
@@ -34,6 +36,7 @@ def test_nothing_is_lost(share: str, parts: tuple[str, ...], tmp_path: Path) -> 
     held = json.loads(figures.read_text())
     assert held["kills"]["stuck"] == held["kills"]["other bits"] == 0
     assert held["kills"]["runs"] > 0
+    assert "ranks" not in parts or held["ranks"]["stuck"] == held["ranks"]["other bits"] == 0
     assert "together" not in parts or (held["together"]["refused"] > 0 and held["together"]["shared"] == 0)
     assert held["soak"]["grown"] == 0
     assert held["soak"]["steps"] >= 500

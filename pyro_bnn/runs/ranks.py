@@ -44,12 +44,12 @@ def is_first() -> bool:
 
 def restarted() -> bool:
     """Whether torchrun started the ranks again after a failure."""
-    return launched() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 def check_restarts(out: Path | None) -> None:
     """Refuse restarts that would not know what they go on with."""
-    if launched() and out is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
+    if out is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
         raise ValueError("torchrun --max-restarts goes on with the run in a folder: add --out DIR")
 
 
