@@ -10,6 +10,9 @@ announce()
 
 if TYPE_CHECKING:
     from pyro_bnn.analysis.checks import sbc
+    from pyro_bnn.analysis.scores.intervals import predictive_interval
+    from pyro_bnn.analysis.scores.ood import auroc
+    from pyro_bnn.analysis.scores.selective import rejection_curve
     from pyro_bnn.common.limits import limits
     from pyro_bnn.common.memory import keep_freed_memory
     from pyro_bnn.data import load_data
@@ -25,6 +28,7 @@ __all__ = [
     "Recipe",
     "Run",
     "__version__",
+    "auroc",
     "bayesianize",
     "evaluate",
     "fit_many",
@@ -32,6 +36,8 @@ __all__ = [
     "limits",
     "load",
     "load_data",
+    "predictive_interval",
+    "rejection_curve",
     "sbc",
     "train",
 ]
@@ -40,6 +46,7 @@ _HOMES = {
     "Posterior": "pyro_bnn.posterior",
     "Recipe": "pyro_bnn.recipe",
     "Run": "pyro_bnn.runs.train",
+    "auroc": "pyro_bnn.analysis.scores.ood",
     "bayesianize": "pyro_bnn.methods.bayesianize",
     "evaluate": "pyro_bnn.runs.train",
     "fit_many": "pyro_bnn.inference.fit_many",
@@ -47,6 +54,8 @@ _HOMES = {
     "limits": "pyro_bnn.common.limits",
     "load": "pyro_bnn.runs.loading",
     "load_data": "pyro_bnn.data",
+    "predictive_interval": "pyro_bnn.analysis.scores.intervals",
+    "rejection_curve": "pyro_bnn.analysis.scores.selective",
     "sbc": "pyro_bnn.analysis.checks",
     "train": "pyro_bnn.runs.train",
 }

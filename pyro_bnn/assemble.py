@@ -16,6 +16,7 @@ import pyro
 from pyro.infer import ELBO
 from torch import nn
 
+from pyro_bnn.common.calls import misfit
 from pyro_bnn.common.contract import contract_of
 from pyro_bnn.common.limits import check_memory
 from pyro_bnn.common.sizing import entries_of
@@ -57,7 +58,7 @@ def catalogue() -> dict[str, list[str]]:
         "guides": [name for name in names("guides") if name not in _MADE_BY_METHODS],
         **{kind: names(kind) for kind in ("methods", "estimators", "layers")},
         "kl": sorted(KL_WEIGHTS),
-        **{kind: names(kind) for kind in ("optimizers", "schedules", "augmentations")},
+        **{kind: names(kind) for kind in ("optimizers", "schedules", "augmentations", "trackers")},
     }
 
 
@@ -71,6 +72,9 @@ def _construct(kind: str, spec: Mapping[str, Any], *args: Any) -> Any:
 
 def _called(kind: str, name: str, numbers: Mapping[str, Any], *args: Any) -> Any:
     make = look_up(kind, name)
+    wrong = misfit(make, numbers, args)
+    if wrong is not None:
+        raise ValueError(f"{kind.removesuffix('s')} {name!r} with {dict(numbers)}: {wrong}")
     try:
         return make(*args, **numbers)
     except TypeError as error:

@@ -39,6 +39,7 @@ app = typer.Typer(
 Variant = Annotated[
     str | None, typer.Option("--variant", help="One of the recipe's variants (see `pyro-bnn list variants`).")
 ]
+_RUN = "A run folder, a saved posterior or archive, the name of a shipped one, hf://USER/NAME or https://HOST/FILE.zip."
 DataRoot = Annotated[Path | None, typer.Option(help="Folder of the data sets; default PYRO_BNN_DATA, else the cache.")]
 
 _ROWS = {
@@ -262,6 +263,9 @@ def train(
         bool, typer.Option("--resume", help="Go on with an unfinished run in --out, also at other rates.")
     ] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; the same as --set device=...")] = None,
+    log: Annotated[
+        list[str] | None, typer.Option(help="Also show curves in tensorboard, mlflow or wandb; repeat.")
+    ] = None,
     report: Annotated[
         bool, typer.Option("--report/--no-report", help="Write posterior.nc and report.html, too.")
     ] = True,
@@ -282,6 +286,8 @@ def train(
     chosen.changed(changes)
     if resume and out is None:
         raise ValueError("--resume needs the run folder to go on with: add --out DIR")
+    if resume and out is not None and not out.is_dir():
+        raise FileNotFoundError(f"there is no run folder {out} to go on with: leave out --resume to begin one there")
     from pyro_bnn.runs.ranks import check_restarts, is_first, process_group, quiet_unless_first, restarted
 
     check_restarts(out)
@@ -298,13 +304,15 @@ def train(
 
     run: Run | None = None
     with suppress(KeyboardInterrupt), process_group(device or chosen.changed(changes).device, timeout):
-        resume = resume or restarted()
-        run = run_training(chosen, out=claim, data_root=data_root, resume=resume, report=report, **changes)
+        resume = resume or (restarted() and out is not None and out.is_dir())
+        run = run_training(
+            chosen, out=claim, data_root=data_root, resume=resume, report=report, trackers=log or (), **changes
+        )
     if not is_first():
         raise typer.Exit(0 if run is not None and run.finished else 130)
     if run is None or not run.finished:
         how_far = "" if run is None else f" after epoch {len(run.history)}" if run.history else " in the first epoch"
-        go_on = f"; go on with: {resuming(claimed[0], data_root)}" if claimed else "; nothing was written"
+        go_on = f"; go on with: {resuming(claimed[0], data_root, log or ())}" if claimed else "; nothing was written"
         _say(f"interrupted{how_far}{go_on}")
         raise typer.Exit(130)
     show_results(run.results)
@@ -317,7 +325,7 @@ def train(
 
 @app.command()
 def evaluate(
-    run: Annotated[str, typer.Argument(help="A run folder or the name of a shipped posterior.")],
+    run: Annotated[str, typer.Argument(help=_RUN)],
     num_samples: Annotated[int | None, typer.Option(min=1, help="Draws; default as in the recipe.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     data_root: DataRoot = None,
@@ -346,7 +354,7 @@ def lr_range(
     ] = None,
     data_root: DataRoot = None,
 ) -> None:
-    """Train while the learning rate rises; print where the loss falls fastest and draw the curve."""
+    """Train while the learning rate rises; suggest a tenth of the rate of the lowest loss, and draw the curve."""
     from pyro_bnn.recipe import find_recipe, parse_settings
     from pyro_bnn.runs.lr_range import lr_range as sweep
     from pyro_bnn.runs.lr_range import save_plot
@@ -424,7 +432,7 @@ def study(
 
 @app.command()
 def predict(
-    run: Annotated[str, typer.Argument(help="A run folder or the name of a shipped posterior.")],
+    run: Annotated[str, typer.Argument(help=_RUN)],
     file: Annotated[Path, typer.Argument(help="An .npz, .npy, .png or .jpg file, or a folder of images.")],
     threshold: Annotated[float, typer.Option(help='Answers less probable than this become "don\'t know".')] = 0.5,
     num_samples: Annotated[int, typer.Option(min=1, help="Draws.")] = 100,
@@ -471,7 +479,7 @@ def _cell(value: Any) -> str:
 
 @app.command()
 def report(
-    run: Annotated[str, typer.Argument(help="A run folder, a saved posterior, or the name of a shipped one.")],
+    run: Annotated[str, typer.Argument(help=_RUN)],
     out: Annotated[Path | None, typer.Option(help="Folder for report.html; default the run folder.")] = None,
     data: Annotated[
         str | None, typer.Option(help="Data set or file to score it on; default the recipe's. Of any posterior.")
@@ -492,7 +500,7 @@ def report(
 
 @app.command()
 def diagnose(
-    run: Annotated[str, typer.Argument(help="A run folder or the name of a shipped posterior.")],
+    run: Annotated[str, typer.Argument(help=_RUN)],
     num_samples: Annotated[int | None, typer.Option(min=10, help="Draws; default as in the recipe.")] = None,
     settle: Annotated[bool, typer.Option(help="Fit on for 200 steps to see what they gain.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
@@ -533,6 +541,32 @@ def compare(
     for key in (k for k in rows[0] if k not in ("run", "rank", "ood", "weight")):
         table.add_row(names.get(key, key.replace("_", " ")), *(_cell(row[key]) for row in rows))
     _console().print(table)
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(help=_RUN)],
+    out: Annotated[Path, typer.Option(help="The archive to write; a name that ends in .zip.")],
+) -> None:
+    """Write a posterior with its recipe, results and card as one archive, of the same bytes each time."""
+    from pyro_bnn.runs.sharing import export as write
+
+    sha256 = write(run, out)
+    _say(f"wrote {out} and {out}.sha256; wherever it is put: https://HOST/{out.name}#sha256={sha256}")
+
+
+@app.command()
+def push(
+    run: Annotated[str, typer.Argument(help=_RUN)],
+    address: Annotated[str, typer.Argument(help="hf://USER/NAME, made if it is not there.")],
+    card: Annotated[Path | None, typer.Option(help="Markdown for the README; default the run's card.md.")] = None,
+    license: Annotated[str | None, typer.Option(help="The identifier of a licence, such as mit.")] = None,
+    private: Annotated[bool | None, typer.Option("--private/--public", help="Of a repository that is made.")] = None,
+) -> None:
+    """Put a posterior with its recipe, results and card into a repository of the Hugging Face Hub."""
+    from pyro_bnn.runs.sharing import push as put
+
+    _say(f"pushed: {put(run, address, card=card, license=license, private=private)}")
 
 
 @app.command()

@@ -514,6 +514,10 @@ def find_recipe(name: "str | Path | Recipe", variant: str | None = None) -> Reci
     return Recipe.from_toml(text, title, variant=variant)
 
 
+_POINT_ALONE = re.compile(r"[+-]?([0-9]{1,30}\.|\.[0-9]{1,30})(e[+-]?[0-9]{1,3})?", re.ASCII | re.IGNORECASE)
+"""Numbers as people write them and TOML does not: .5 and 5."""
+
+
 def _value(text: str) -> Any:
     """Return what the text of a `--set` stands for."""
     if "{" in text and text.count(".") > _DOTS_OF_A_LINE:
@@ -533,7 +537,8 @@ def parse_settings(settings: list[str]) -> dict[str, Any]:
         try:
             parsed[key.strip()] = _value(text)
         except tomllib.TOMLDecodeError:
-            parsed[key.strip()] = text.strip()
+            text = text.strip()
+            parsed[key.strip()] = float(text) if _POINT_ALONE.fullmatch(text) else text
         except (RecursionError, ValueError, OverflowError) as error:
             if is_own(error):
                 raise

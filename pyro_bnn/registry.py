@@ -128,6 +128,11 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "L2": "pyro_bnn.penalties.rules:L2",
     },
     "studies": _studies(),
+    "trackers": {
+        "mlflow": "pyro_bnn.tracking.mlflow:MLflow",
+        "tensorboard": "pyro_bnn.tracking.tensorboard:TensorBoard",
+        "wandb": "pyro_bnn.tracking.wandb:WandB",
+    },
     "optimizers": {},
     "schedules": {},
     "data": {},

@@ -36,6 +36,7 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "guides": ({"common", "registry"}, {"torch", "pyro"}),
     "penalties": ({"common", "models", "registry"}, {"torch", "pyro", "matplotlib"}),
     "inference": ({"common", "data"}, {"torch", "pyro", "safetensors", "numpy", "arviz", "matplotlib"}),
+    "tracking": ({"common", "inference"}, {"torch", "numpy"}),  # a tool is imported when its tracker is made
     "posterior": (
         {
             "common",

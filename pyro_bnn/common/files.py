@@ -15,10 +15,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["atomic_write", "insert_between", "is_leftover", "make_folder", "sweep", "sync_folder", "write_text"]
+__all__ = [
+    "atomic_write",
+    "cache_folder",
+    "insert_between",
+    "is_leftover",
+    "make_folder",
+    "sweep",
+    "sync_folder",
+    "write_text",
+]
 
 _LEFTOVER = re.compile(r"\.(tmp-.+|.+\.tmp|next|posterior\.partial\.nc)")
 """What killed writers leave, those of earlier versions included."""
+
+
+def cache_folder() -> Path:
+    """Return where the library keeps what it fetched: `pyro_bnn` in XDG_CACHE_HOME, or in ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pyro_bnn"
 
 
 def sync_folder(folder: Path) -> None:

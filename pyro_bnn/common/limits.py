@@ -36,6 +36,7 @@ class Limits:
     :param items: how many values a recipe holds, its lists and tables included.
     :param inflated_bytes: how much more than its own size a compressed file may hold, as numbers of 4 bytes and more.
     :param archive_members: how many arrays an archive holds.
+    :param download_bytes: what is fetched of one posterior, by its declared and by its actual size.
     :param image_files: how many images a folder holds.
     :param epochs: passes through the data; also steps of warm-up.
     :param draws: weight samples, kept or averaged over.
@@ -55,6 +56,7 @@ class Limits:
     items: int = 100_000
     inflated_bytes: int = 512 * MB
     archive_members: int = 1_000
+    download_bytes: int = 1 * GB
     image_files: int = 100_000
     epochs: int = 1_000_000
     draws: int = 1_000_000

@@ -25,8 +25,12 @@ __all__ = [
     "MANIFEST",
     "NEXT",
     "Damaged",
+    "check_listed",
     "damaged",
     "is_sealed",
+    "listed",
+    "manifest_of",
+    "parse_manifest",
     "read_listed",
     "remove",
     "seal",
@@ -134,6 +138,29 @@ def _there(folder: Path) -> dict[str, Any]:
     return {name: entry for name, entry in (entries or {}).items() if (folder / name).is_file()}
 
 
+# -- files that are not in a folder yet --------------------------------------------------------------------------------
+
+
+def manifest_of(contents: Mapping[str, bytes]) -> bytes:
+    """Return the manifest of files that are in memory; the same contents give the same bytes."""
+    listed = {name: _entry(contents[name]) for name in sorted(contents) if name != MANIFEST}
+    return (json.dumps({"format": FORMAT, "files": listed}, indent=1) + "\n").encode()
+
+
+def check_listed(contents: Mapping[str, bytes], where: str) -> None:
+    """Refuse files in memory that are not, all of them and no other, what the manifest among them says."""
+    if MANIFEST not in contents:
+        raise Damaged(f"{where} has no {MANIFEST}, so that nobody can say whether it is whole: make it again")
+    entries = parse_manifest(contents[MANIFEST], f"{where}: {MANIFEST}")
+    there = set(contents) - {MANIFEST}
+    if there != set(entries):
+        missing, extra = sorted(set(entries) - there), sorted(there - set(entries))
+        raise Damaged(f"{where} is damaged: of what {MANIFEST} lists {missing} are missing, and {extra} are not in it")
+    for name in sorted(there):
+        if _entry(contents[name]) != {key: entries[name][key] for key in ("bytes", "sha256")}:
+            raise Damaged(f"{where} is damaged: {name} is not what {MANIFEST} says; take it from where it came from")
+
+
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
@@ -181,6 +208,11 @@ def damaged(folder: Path) -> list[str]:
     return [name for name, entry in entries.items() if isinstance(_content(folder, name, entry), str)]
 
 
+def listed(folder: Path) -> set[str]:
+    """Return the names of the files that a folder's manifest lists; none without one."""
+    return set(_parsed(folder, _text(folder)) or {})
+
+
 def _text(folder: Path) -> bytes | None:
     """Return the manifest that counts."""
     for path in (folder / NEXT / MANIFEST, folder / MANIFEST):
@@ -190,19 +222,22 @@ def _text(folder: Path) -> bytes | None:
 
 
 def _parsed(folder: Path, text: bytes | None) -> dict[str, Any] | None:
-    if text is None:
-        return None
+    return None if text is None else parse_manifest(text, str(folder / MANIFEST))
+
+
+def parse_manifest(text: bytes, where: str) -> dict[str, Any]:
+    """Return the entries of a manifest, `bytes` and `sha256` by name; one that cannot be read is damaged."""
     try:
-        held = parse_json(text, str(folder / MANIFEST), dict)
+        held = parse_json(text, where, dict)
         entries: dict[str, Any] = held["files"]
         known = held["format"] == FORMAT
         sound = all(isinstance(e["bytes"], int) and isinstance(e["sha256"], str) for e in entries.values())
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         known, sound, entries = True, False, {}
     if not known:
-        raise ValueError(f"{folder / MANIFEST} has format {held['format']!r}; this version reads format {FORMAT}")
+        raise ValueError(f"{where} has format {held['format']!r}; this version reads format {FORMAT}")
     if not sound:
-        raise Damaged(f"{folder / MANIFEST} is damaged; take it from where it came from, or make the folder again")
+        raise Damaged(f"{where} is damaged; take it from where it came from, or make the folder again")
     return entries
 
 

@@ -21,6 +21,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from pyro_bnn.common.files import cache_folder
 from pyro_bnn.data.checks import suggest
 from pyro_bnn.data.kept import arrays_of
 from pyro_bnn.data.npz import Archive
@@ -81,7 +82,7 @@ def data_root(root: str | os.PathLike[str] | None = None) -> Path:
     chosen = root if root is not None else os.environ.get("PYRO_BNN_DATA")
     if chosen:
         return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pyro_bnn"
+    return cache_folder()
 
 
 def read_source(

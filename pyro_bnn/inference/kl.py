@@ -41,6 +41,7 @@ from pyro.poutine.runtime import _PYRO_STACK
 from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor
 
+from pyro_bnn.common.calls import misfit
 from pyro_bnn.common.modules import evaluation_mode
 from pyro_bnn.common.sites import closed_kl, is_point_mass, is_subsample, sample_sites
 from pyro_bnn.common.turns import alone
@@ -311,6 +312,10 @@ def from_spec(spec: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] 
         name = arguments.pop("name", None)
         if name not in KL_WEIGHTS:
             raise ValueError(f"KL weight {name!r} is not known: choose one of {sorted(KL_WEIGHTS)}")
+        wrong = misfit(KL_WEIGHTS[name], arguments)
+        if wrong is not None:
+            own = "; eta is a key of its own in a recipe (--set eta=0.5)" if "eta" in arguments else ""
+            raise ValueError(f"KL weight {name!r} with {arguments}: {wrong}{own}")
         try:
             return KL_WEIGHTS[name](**arguments)
         except TypeError as error:

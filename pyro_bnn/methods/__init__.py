@@ -18,6 +18,7 @@ Methods: what a recipe can name (`method = {name = "hwa", start = 12}`): for eac
 from collections.abc import Mapping
 from typing import Any
 
+from pyro_bnn.common.calls import misfit
 from pyro_bnn.methods.base import Method, Outcome, RunFolder, Work
 from pyro_bnn.registry import look_up
 
@@ -30,8 +31,12 @@ def make_method(spec: str | Mapping[str, Any]) -> Method:
     if "name" not in numbers:
         raise ValueError(f"method {numbers} has no name: give e.g. {{name = 'svi'}}")
     name = numbers.pop("name")
+    make = look_up("methods", name)
+    wrong = misfit(make, numbers)
+    if wrong is not None:
+        raise ValueError(f"method {name!r} with {numbers}: {wrong}")
     try:
-        method: Method = look_up("methods", name)(**numbers)
+        method: Method = make(**numbers)
     except TypeError as error:
         raise ValueError(f"method {name!r} with {numbers}: {error}") from error
     return method

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast, final
 import torch
 from pyro.optim import PyroOptim
 
+from pyro_bnn.common.calls import misfit
 from pyro_bnn.common.files import make_folder, write_text
 from pyro_bnn.data.split import Split
 from pyro_bnn.data.standardise import plain
@@ -34,6 +35,7 @@ from pyro_bnn.inference.svi import Callback, FitResult, FitState, fit
 from pyro_bnn.optim import PerSite
 from pyro_bnn.recipe import Recipe
 from pyro_bnn.registry import look_up
+from pyro_bnn.tracking.base import Tracker
 
 if TYPE_CHECKING:
     from pyro_bnn.assemble import Assembly
@@ -239,6 +241,9 @@ class Work:
             saved, new_rates = ranks.told((saved, new_rates))
         if new_rates:
             watchers.append(_NewRates(optim))
+        for callback in self.callbacks:
+            if isinstance(callback, Tracker):
+                callback.part = self.part
         result = fit(
             parts.model,
             guide,
@@ -303,8 +308,12 @@ class Method(ABC):
 def recipe_guide(recipe: Recipe, model: Any) -> Any:
     """Return the guide that a recipe names."""
     numbers = {key: value for key, value in recipe.guide.items() if key != "name"}
+    make = look_up("guides", recipe.guide["name"])
+    wrong = misfit(make, numbers, [model])
+    if wrong is not None:
+        raise ValueError(f"guide {recipe.guide['name']!r} with {numbers}: {wrong}")
     try:
-        return look_up("guides", recipe.guide["name"])(model, **numbers)
+        return make(model, **numbers)
     except TypeError as error:
         raise ValueError(f"guide {recipe.guide['name']!r} with {numbers}: {error}") from error
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from pyro_bnn.common.contract import Guide, contract_of
 from pyro_bnn.common.errors import BadFile, border, is_own, summary
-from pyro_bnn.common.files import make_folder
+from pyro_bnn.common.files import atomic_write, make_folder
 from pyro_bnn.common.manifest import NEXT, is_sealed, read_listed, staged
 from pyro_bnn.common.mixtures import MixtureMoments, PredictiveAccumulator, check_moments
 from pyro_bnn.common.modules import evaluation_mode
@@ -47,6 +47,7 @@ from pyro_bnn.inference.fitted import Fitted, fitted_of, leave_fitted
 from pyro_bnn.inference.laws import in_units
 from pyro_bnn.inference.predictive import ClassDraw, Draw, RealDraw, guide_trace, predictive_draws
 from pyro_bnn.posterior import rebuild
+from pyro_bnn.posterior.archive import pack
 from pyro_bnn.posterior.compact import encode
 from pyro_bnn.posterior.description import FORMAT, check_guide, check_kinds, read_description, read_tensors
 from pyro_bnn.posterior.one_site import OneSite
@@ -56,6 +57,7 @@ from pyro_bnn.version import __version__
 if TYPE_CHECKING:
     from pyro_bnn.analysis.checks import Diagnosis
     from pyro_bnn.analysis.scores.intervals import Interval
+    from pyro_bnn.analysis.scores.selective import RejectionCurve
     from pyro_bnn.analysis.summary import Summary
 
 log = logging.getLogger(__name__)
@@ -439,6 +441,63 @@ class Posterior:
 
         return predictive_interval(self, x, level, num_samples, seed=seed, standardised=standardised)
 
+    def detect(
+        self, x: Any, unfamiliar: Any, num_samples: int = 100, *, seed: int | None = 0
+    ) -> dict[str, dict[str, float]]:
+        """
+        Return how well scores of doubt tell unfamiliar inputs from familiar ones, AUROC and FPR95; classes alone.
+
+        :param x: familiar inputs (N, ...), raw or as `Standardised` tensors.
+        :param unfamiliar: likewise unfamiliar ones (M, ...).
+        :param num_samples: S, how many weight samples are averaged.
+
+        >>> import pyro_bnn as pb, torch
+        >>> posterior, digits = pb.load("lenet5-mnist-mini"), pb.load_data("mnist-mini", standardise=False).test.x[:50]
+        >>> found = posterior.detect(digits, torch.rand(50, 1, 28, 28), num_samples=5)
+        >>> sorted(found), found["entropy"]["auroc"] > 0.9
+        (['entropy', 'max_probability', 'mutual_information'], True)
+        """
+        from pyro_bnn.analysis.scores.ood import detect
+
+        return detect(self, x, unfamiliar, num_samples, seed=seed)
+
+    def rejection_curve(
+        self,
+        x: Any,
+        y: Any,
+        num_samples: int = 100,
+        *,
+        seed: int | None = 0,
+        standardised: bool | None = None,
+    ) -> "RejectionCurve":
+        """
+        Return the accuracy on the rows that are kept, by the share refused, the least certain first; classes alone.
+
+        Uncertain is what has a high entropy of the averaged predictive.
+
+        :param x: inputs (N, ...), raw or as `Standardised` tensors.
+        :param y: labels (N,).
+        :param num_samples: S, how many weight samples are averaged.
+
+        >>> import pyro_bnn as pb
+        >>> digits = pb.load_data("mnist-mini").test
+        >>> curve = pb.load("lenet5-mnist-mini").rejection_curve(digits.x[:200], digits.y[:200], num_samples=5)
+        >>> curve.accuracy_at(0.2) >= curve.accuracy_at(0.0)
+        True
+        """
+        from pyro_bnn.analysis.scores.selective import rejection_curve
+
+        predicted = self.predict(x, num_samples, seed=seed, standardised=standardised)
+        if isinstance(predicted, RealPrediction):
+            raise ValueError(
+                "the model predicts numbers, which are neither right nor wrong: use interval or uncertainty"
+            )
+        p = predicted.double()  # (N, K)
+        labels = plain(_tensor(y, "y")).to(p.device)
+        if labels.shape != p.shape[:1]:
+            raise ValueError(f"y has shape {tuple(labels.shape)} and x {len(p)} rows: pass one label for each row")
+        return rejection_curve(torch.special.entr(p).sum(-1), p.argmax(-1) == labels)
+
     # -- looking at it -------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
@@ -601,16 +660,56 @@ class Posterior:
         """
         Write the folder `path` with all that `load` needs; a posterior that is there is replaced in one step.
 
+        A `path` that ends in .zip is one file instead, of the same bytes for the same posterior; see
+        :mod:`pyro_bnn.posterior.archive`.
+
         :param compact: standard deviations in 8 bits and means in 16 (:mod:`pyro_bnn.posterior.compact`), a third of
             the size;
             predictions stay the same for all practical purposes, but not to the last digits.
         """
         contents, folder = self.files(compact=compact), Path(path)
+        if folder.suffix == ".zip" and not folder.is_dir():
+            with atomic_write(folder) as file:
+                file.write(pack(contents))
+            return folder
         make_folder(folder)
         with staged(folder) as stage:
             for name, content in contents.items():
                 (stage / name).write_bytes(content)
         return folder
+
+    def push(
+        self,
+        address: str,
+        *,
+        card: str | Path | None = None,
+        scores: Mapping[str, float] | None = None,
+        license: str | None = None,
+        private: bool | None = None,
+        token: str | None = None,
+        compact: bool = False,
+    ) -> str:
+        """
+        Put it into a repository of the Hugging Face Hub and return its address there, with the commit.
+
+        It needs the extra `hub`; see :mod:`pyro_bnn.posterior.hub`. `pyro-bnn push RUN ADDRESS` takes the card and the
+        results of a run along.
+
+        :param address: `hf://user/name`; the repository is made if it is not there.
+        :param card: Markdown for the README, or the Path of a file of it; default what `info` knows.
+        :param scores: of the test rows, for the README's metadata: a column of `evaluate`, such as `["s_draws"]`.
+        :param license: the identifier of a licence, such as "mit"; left out by default.
+        :param private: of a repository that is made; default what the user's settings say.
+        :param token: default that of HF_TOKEN or of `hf auth login`.
+        :param compact: as in `save`.
+        """
+        from pyro_bnn.posterior.hub import parse_address, push
+        from pyro_bnn.posterior.readme import readme
+
+        repository = f"hf://{parse_address(address).repo}"
+        text = card.read_text(encoding="utf-8") if isinstance(card, Path) else card
+        said = readme(self.info, repository, card=text, scores=scores, license=license)
+        return push(self.files(compact=compact), address, said, private=private, token=token)
 
     def files(self, *, compact: bool = False) -> dict[str, bytes]:
         """Return what `save` writes, by the names of the files."""

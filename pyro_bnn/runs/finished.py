@@ -31,7 +31,7 @@ from pyro_bnn.posterior import Posterior
 from pyro_bnn.recipe import Recipe
 from pyro_bnn.registry import find_saved
 from pyro_bnn.runs.folder import RESULTS
-from pyro_bnn.runs.loading import load, posterior_folder
+from pyro_bnn.runs.loading import is_address, load, posterior_folder
 
 __all__ = [
     "Comparison",
@@ -93,11 +93,11 @@ def open_run(path: str | Path, data_root: str | Path | None = None) -> FinishedR
             f"{path} was not trained from a recipe, so its data are unknown: name them with "
             f"`pyro-bnn report {path} --data FILE`, or score it from Python"
         )
-    recipe, folder = Recipe.from_saved(saved), Path(path)
+    recipe, folder = Recipe.from_saved(saved), posterior_folder(path) if _is_elsewhere(path) else Path(path)
     data = load_rows(recipe, data_root, find=find_saved)
     results, lines = folder / RESULTS, folder / HISTORY
     return FinishedRun(
-        folder.name or str(path),
+        _name(path),
         folder,
         posterior,
         recipe,
@@ -105,6 +105,18 @@ def open_run(path: str | Path, data_root: str | Path | None = None) -> FinishedR
         parse_json(read_listed(folder, [results.name])[results.name], str(results), dict) if results.is_file() else {},
         parse_json_lines(_lines(folder), lines) if lines.is_file() else [],
     )
+
+
+def _is_elsewhere(path: str | Path) -> bool:
+    """Whether a run is fetched or unpacked into the cache, where nothing is written beside it."""
+    return is_address(path) or (Path(path).suffix == ".zip" and Path(path).is_file())
+
+
+def _name(path: str | Path) -> str:
+    """Return what a run is called where several are shown."""
+    if is_address(path):
+        return str(path).partition("#")[0].rstrip("/").rpartition("/")[2]
+    return Path(path).name or str(path)
 
 
 def diagnose(
@@ -212,6 +224,8 @@ def report(
     :param twin: another run on the same data to show beside, usually deterministic; default the run's folder `twin`.
     :param ood: data sets to tell apart from the test rows; default see `default_unfamiliar`.
     """
+    if out is None and _is_elsewhere(path):
+        raise ValueError(f"{path} is no folder to write a report into: say where to with --out (out=)")
     if data is not None:
         if twin is not None:
             raise ValueError("a twin is shown beside a run on its own data: leave out --data (data=) or --twin (twin=)")

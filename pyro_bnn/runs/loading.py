@@ -1,4 +1,4 @@
-"""Posteriors by name or folder: shipped ones, run folders, and what `Posterior.save` wrote."""
+"""Posteriors by name, folder, archive or address: shipped ones, run folders, and what `Posterior.save` wrote."""
 
 from collections.abc import Callable, Collection, Mapping
 from importlib.resources import files
@@ -7,10 +7,13 @@ from typing import Any
 
 from pyro_bnn.common.errors import border
 from pyro_bnn.posterior import Posterior, describe
+from pyro_bnn.posterior.archive import open_archive
+from pyro_bnn.posterior.hub import fetch as fetch_hub
+from pyro_bnn.posterior.web import fetch as fetch_web
 from pyro_bnn.recipe import Recipe
 from pyro_bnn.registry import find_saved
 
-__all__ = ["load", "posterior_folder", "shipped_posteriors"]
+__all__ = ["is_address", "load", "posterior_folder", "shipped_posteriors"]
 
 
 def _weights() -> Path:
@@ -22,11 +25,24 @@ def shipped_posteriors() -> list[str]:
     return sorted(folder.parent.name for folder in _weights().glob("*/posterior.json"))
 
 
+def is_address(path: str | Path) -> bool:
+    """Whether a posterior is named by an address, hf:// or https://, and not by a name or folder of this machine."""
+    return isinstance(path, str) and path.startswith(("hf://", "https://", "http://"))
+
+
 def posterior_folder(path: str | Path) -> Path:
-    """Return the folder of a posterior: a run folder, one that `Posterior.save` wrote, or that of a shipped name."""
+    """
+    Return the folder of a posterior: a run folder, one that `Posterior.save` wrote, or that of a shipped name.
+
+    An archive is unpacked into the user's cache, and what is at an address is fetched into it.
+    """
+    if is_address(path):
+        return fetch_hub(str(path)) if str(path).startswith("hf://") else fetch_web(str(path))
     name, folder = str(path), Path(path)
     if not name or "\0" in name:
         raise ValueError(f"{name!r} is no folder: give a run folder or the name of a shipped posterior")
+    if folder.suffix == ".zip" and folder.is_file():
+        return open_archive(folder)
     if folder.exists():
         return folder
     if name not in shipped_posteriors():
@@ -39,7 +55,11 @@ def load(
     path: str | Path, model: Callable[..., Any] | None = None, guide: Any = None, *, trust: Collection[str] = ()
 ) -> Posterior:
     """
-    Load a posterior: the name of a shipped one, a run folder, or a folder that `Posterior.save` wrote.
+    Load a posterior: the name of a shipped one, a run folder, or a folder or archive that `Posterior.save` wrote.
+
+    Or one that others share: `hf://user/name`, with `@revision` for a branch, tag or commit, from the Hugging Face Hub
+    (:mod:`pyro_bnn.posterior.hub`); `https://host/x.zip#sha256=HEX`, an archive with its checksum
+    (:mod:`pyro_bnn.posterior.web`). Whoever wrote it, nothing of it is run; see docs/trust.md.
 
     :param model: the program, for the posterior of a hand-written program.
     :param guide: likewise the guide, if it is hand-written too.

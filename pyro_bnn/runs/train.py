@@ -13,8 +13,8 @@ import logging
 import platform
 import shlex
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -43,6 +43,7 @@ from pyro_bnn.registry import find_saved, look_up
 from pyro_bnn.runs.doubts import doubts
 from pyro_bnn.runs.folder import RECIPE, RESULTS, RESUMED, Place, change_of, identity, taken, with_rates
 from pyro_bnn.runs.loading import load
+from pyro_bnn.tracking.base import Tracker
 from pyro_bnn.version import __version__
 
 __all__ = ["Run", "evaluate", "resuming", "train"]
@@ -92,6 +93,7 @@ def train(
     progress: bool = True,
     report: bool = True,
     callbacks: Sequence[Callback] = (),
+    trackers: Sequence[str] = (),
     **settings: Any,
 ) -> Run:
     """
@@ -105,22 +107,33 @@ def train(
         False refuses a folder with a run.
     :param progress: show a progress bar, or a line per epoch where there is no terminal.
     :param report: write `posterior.nc` and `report.html` into `out`, too: some seconds more.
+    :param callbacks: what every fit of the training calls; see :class:`~pyro_bnn.inference.Callback`.
+    :param trackers: where curves are shown as well, by name: "tensorboard", "mlflow", "wandb", or
+        "my_package:MyTracker"; see :mod:`pyro_bnn.tracking`.
     :param settings: recipe keys to change, e.g. `epochs=3`; dotted ones as `**{"optim.loc.lr": 1e-3}`.
     """
     ranks = Ranks.here()
+    alone_or_first = ranks is None or ranks.first
     with nullcontext() if ranks is None else ranks.together():
         parts = assemble(find_recipe(recipe, variant).changed(settings), data_root)
+        if resume and alone_or_first and isinstance(out, (str, Path)) and not Path(out).is_dir():
+            raise FileNotFoundError(
+                f"there is no run folder {out} to go on with: leave out resume=True to begin one there"
+            )
         if ranks is not None:
             _check_ranks(parts, ranks)
+        # what is unknown is said before anything is made
+        found = [look_up("trackers", name) for name in trackers if alone_or_first]
     if ranks is not None:
         ranks.check_same({"the recipe": identity(parts.recipe)}, "the ranks cannot train together")
     watchers = list(callbacks)
-    if progress and (ranks is None or ranks.first):
+    if progress and alone_or_first:
         from pyro_bnn.runs.progress import ProgressReport
 
         watchers.append(ProgressReport())
     if out is None:
-        return _train(parts, None, watchers, data_root, report=False)
+        with _tracked(found, parts.recipe, None) as tracked:
+            return _train(parts, None, [*watchers, *tracked], data_root, report=False)
     if ranks is not None and not ranks.first:
         return _beside_first(parts, ranks, watchers, data_root)
     path: Path | None = None
@@ -140,7 +153,8 @@ def train(
                 return _finished(path, parts, set(wrong or ()), report=report and place.writable)
             if wrong is not None:
                 log.warning("%s: %s damaged or missing, made again", path, ", ".join(wrong))
-            return _train(parts, place, watchers, data_root, report=report)
+            with _tracked(found, place.recipe, path) as tracked:
+                return _train(parts, place, [*watchers, *tracked], data_root, report=report)
     except OSError as error:
         if error.errno is None or path is None or (isinstance(error, FileNotFoundError) and path.is_dir()):
             raise
@@ -172,10 +186,35 @@ def _beside_first(parts: Assembly, ranks: Ranks, watchers: Sequence[Callback], d
     return _train(parts, None, watchers, data_root, report=False, changes=told["changes"])
 
 
-def resuming(path: Path, data_root: str | Path | None = None) -> str:
+@contextmanager
+def _tracked(kinds: Sequence[type[Tracker]], recipe: Recipe, folder: Path | None) -> Iterator[list[Tracker]]:
+    """Yield trackers of a run, which stay open from one fit of it to the next."""
+    facts = _flat(recipe.model_dump(exclude={"name", "description", "source", "paper"}))
+    made = [kind.for_run(recipe.name, folder, facts) for kind in kinds]
+    with ExitStack() as stack:
+        for tracker in made:
+            stack.enter_context(tracker.held_open())
+        yield made
+        for tracker in made:
+            if not tracker.was_opened:
+                log.warning(
+                    "a training by %s has no epochs: %s shows none", recipe.method["name"], type(tracker).__name__
+                )
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return tables in tables as one, with dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return flat
+
+
+def resuming(path: Path, data_root: str | Path | None = None, trackers: Sequence[str] = ()) -> str:
     """Return the command that goes on with a run."""
     root = [] if data_root is None else ["--data-root", str(data_root)]
-    return shlex.join(["pyro-bnn", "train", str(path / RECIPE), "--out", str(path), "--resume", *root])
+    logs = [word for name in trackers for word in ("--log", name)]
+    return shlex.join(["pyro-bnn", "train", str(path / RECIPE), "--out", str(path), "--resume", *root, *logs])
 
 
 def _train(

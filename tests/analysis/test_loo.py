@@ -56,7 +56,8 @@ def test_loo_of_exact_draws_is_the_exact_loo(seed):
 def test_a_tempered_posterior_would_have_given_a_wrong_number():
     """What the refusal is for: the plain formula on draws of eta = 0.02 is far from any leave-one-out."""
     target = correlated(num_data=40)
-    idata = exact_posterior(target, eta=0.02).to_arviz(target.x, target.y, 2000, split="train", prior_samples=2)
+    options = {"split": "train", "prior_samples": 2, "log_likelihood": True}
+    idata = exact_posterior(target, eta=0.02).to_arviz(target.x, target.y, 2000, **options)
     assert idata.attrs["loo"].startswith("not defined")
     idata.attrs["eta"] = 1.0
     lied = loo(idata)

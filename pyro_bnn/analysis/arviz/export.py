@@ -7,7 +7,7 @@ A posterior as ArviZ groups: an `InferenceData` of ArviZ 0.x, an `xarray.DataTre
     posterior_predictive   labels or targets drawn at the rows of x
     prior_predictive       the same under the prior
     predictions            class probabilities, or mean and sd of the noise, per draw
-    log_likelihood         log p(y_i | x_i, w_s)
+    log_likelihood         log p(y_i | x_i, w_s); called log_density where LOO is not defined
     observed_data, constant_data    y and x
     log_prior              log p of every site per draw, summed over its elements
     sample_stats           of the draws of HMC and NUTS: `energy`, and whether the trajectory was `diverging`
@@ -35,7 +35,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pyro_bnn.analysis.arviz.loo import Split, posterior_kind, refusal_of
+from pyro_bnn.analysis.arviz.loo import Split, likelihood_group, posterior_kind, refusal_of
 from pyro_bnn.analysis.arviz.stores import Array, Variable, file_name, store_for
 from pyro_bnn.analysis.scores.prior_check import PriorGuide
 from pyro_bnn.analysis.scores.signal_to_noise import draw_sites, latent_values
@@ -245,7 +245,8 @@ def _trace_of(history: Sequence[Mapping[str, Any]]) -> dict[str, _Trace]:
 def export_bytes(posterior: Posterior, x: Tensor, num_samples: int = 200, *, sites: Any = None) -> int:
     """Return the size of an export in memory, without making it."""
     x = posterior.standardise(x)
-    return sum(v.nbytes for v in _plan(posterior, x, x, num_samples, num_samples, sites, None, ())[0].variables)
+    plan, *_ = _plan(posterior, x, x, num_samples, num_samples, sites, None, (), "log_likelihood")
+    return sum(v.nbytes for v in plan.variables)
 
 
 def _plan(
@@ -257,6 +258,7 @@ def _plan(
     sites: str | Iterable[str] | None,
     y: Tensor | None,
     history: Sequence[Mapping[str, Any]],
+    likelihood: str,
 ) -> tuple[_Plan, _Sites, tuple[int, int]]:
     first = next(posterior.stream(x[:1], 1, seed=0))
     guide: Any = posterior.guide
@@ -285,7 +287,7 @@ def _plan(
         dims = ("obs_id",) + (("target",) if y.ndim > 1 else ())
         dtype = np.float32 if y.is_floating_point() and _kind_of(first) is np.float32 else np.int64
         variables += [Variable("observed_data", "obs", dims, tuple(y.shape), dtype)]
-        variables += [Variable("log_likelihood", "obs", ("chain", "draw", "obs_id"), (*lead, n))]
+        variables += [Variable(likelihood, "obs", ("chain", "draw", "obs_id"), (*lead, n))]
     known = {name: values for t in trace.values() for name, values in t.coords.items()}
     return _Plan(variables, _coords(variables, {**chosen.coords(), **known}, first, posterior)), chosen, lead
 
@@ -330,6 +332,7 @@ def to_arviz(
     path: str | Path | None = None,
     seed: int = 0,
     standardised: bool | None = None,
+    log_likelihood: bool = False,
 ) -> Any:
     """
     Return a posterior as what the installed ArviZ takes: `InferenceData` of 0.x, `DataTree` of 1.x.
@@ -347,6 +350,9 @@ def to_arviz(
     :param history: the training trace, one mapping per epoch, as `Run.history`.
     :param path: write to this .nc or .zarr while drawing and read from it lazily; default in memory.
     :param standardised: whether x, y and x_new are on the model's scale; default what they say, raw if they do not.
+    :param log_likelihood: call the group of log p(y_i | x_i, w_s) `log_likelihood` even where leaving one out is not
+        defined (tempered and cold posteriors, points, ensembles, rows that were not trained on). There it is called
+        `log_density` by default, so that `az.loo`, `az.waic` and `az.compare` do not answer what nobody can.
     """
     if num_samples < 1:
         raise ValueError(f"num_samples={num_samples} draws nothing: pass at least 1")
@@ -355,14 +361,18 @@ def to_arviz(
     if isinstance(x, (tuple, list)):
         raise ValueError(f"x has {len(x)} inputs, and an export holds one: export draws of the predictions yourself")
     observed = None if y is None else posterior.raw_targets(y, standardised=standardised)
-    x = posterior.standardise(x, standardised=standardised)
-    x_new = x if x_new is None else posterior.standardise(x_new, standardised=standardised)
+    x = _as_precise(posterior.guide, posterior.standardise(x, standardised=standardised))
+    if x_new is None:
+        x_new = x
+    else:
+        x_new = _as_precise(posterior.guide, posterior.standardise(x_new, standardised=standardised))
     if observed is not None:
         check_finite(observed, "y")
     if observed is not None and len(x) != len(observed):
         raise ValueError(f"x has {len(x)} rows and y has {len(observed)}: pass one label per row")
     prior_samples = prior_samples or num_samples
-    plan, chosen, lead = _plan(posterior, x, x_new, num_samples, prior_samples, sites, observed, history)
+    likelihood = likelihood_group(posterior, split, asked=log_likelihood)
+    plan, chosen, lead = _plan(posterior, x, x_new, num_samples, prior_samples, sites, observed, history, likelihood)
     size = sum(v.nbytes for v in plan.variables)
     if path is None and size > MAX_BYTES:
         raise ValueError(
@@ -381,6 +391,13 @@ def to_arviz(
     _write_draws(posterior, arrays, chosen, lead, x, x_new, observed, seed)
     _write_prior(posterior, arrays, chosen, prior_samples, x, seed)
     return store.finish(plan.coords, attributes_of(posterior, split, lead))
+
+
+def _as_precise(guide: Any, x: Tensor) -> Tensor:
+    """Return inputs in the numbers of the guide; arrays of NumPy come in 64 bits."""
+    parameters = guide.parameters() if isinstance(guide, torch.nn.Module) else ()
+    like = next((p for p in parameters if p.is_floating_point()), None)
+    return x if like is None or not x.is_floating_point() else x.to(like.dtype)
 
 
 def _write_data(arrays: Mapping[str, Mapping[str, Array]], x: Tensor, x_new: Tensor, y: Tensor | None) -> None:
@@ -424,7 +441,8 @@ def _write_draws(
         for name, array in arrays["log_prior"].items():
             array[c, s] = of_sites.get(name, np.nan)
         if y is not None:
-            arrays["log_likelihood"]["obs"][c, s] = as_numpy(_pointwise(here, y, drawn)[: len(x)])
+            likelihood = arrays["log_likelihood" if "log_likelihood" in arrays else "log_density"]
+            likelihood["obs"][c, s] = as_numpy(_pointwise(here, y, drawn)[: len(x)])
 
 
 def _write_prediction(arrays: Mapping[str, Array], c: int, s: int, draw: Draw, first: int) -> None:

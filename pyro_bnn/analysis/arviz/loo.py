@@ -27,6 +27,7 @@ __all__ = [
     "PointwiseEstimate",
     "Split",
     "draws_of",
+    "likelihood_group",
     "loo",
     "posterior_kind",
     "refusal_of",
@@ -87,6 +88,18 @@ def refusal_of(posterior: Posterior, split: Split | None) -> str | None:
     info = posterior.info
     eta, temperature = float(info.get("eta", 1.0)), float(info.get("temperature", 1.0))
     return _refusal(split, eta, temperature, posterior_kind(posterior))
+
+
+def likelihood_group(posterior: Posterior, split: Split | None, *, asked: bool) -> str:
+    """
+    Return the group that holds log p(y_i | x_i, w_s) in an export.
+
+    ArviZ' own `loo`, `waic` and `compare` answer wherever there is a group `log_likelihood`. So it has that name where
+    LOO is defined, or where nobody said where the rows are from, or where it is asked for; else it is `log_density`,
+    with the same numbers.
+    """
+    defined = refusal_of(posterior, split or "train") is None
+    return "log_likelihood" if defined or asked else "log_density"
 
 
 def why_no_loo(idata: Any) -> str | None:

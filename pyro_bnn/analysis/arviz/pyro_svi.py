@@ -3,7 +3,8 @@ Any Pyro program and its guide as ArviZ groups: several observed sites, plates a
 
     posterior              the latent and deterministic sites, in the shapes of the program
     posterior_predictive   the observed sites, drawn anew for each draw of the latent ones
-    log_likelihood         log p(y_i | z_s, ...) of each observed site, an entry for each element of its batch
+    log_likelihood         log p(y_i | z_s, ...) of each observed site, an entry for each element of its batch; called
+                           log_density where LOO is not defined
     log_prior              log p of each latent site, summed over its elements
     prior, prior_predictive    the program without its data
     predictions            the observed sites at other arguments
@@ -39,7 +40,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from pyro_bnn.analysis.arviz.export import MAX_BYTES, Places, attributes_of, lead_of, site_dims
-from pyro_bnn.analysis.arviz.loo import Split
+from pyro_bnn.analysis.arviz.loo import Split, likelihood_group
 from pyro_bnn.analysis.arviz.stores import Variable, file_name, store_for
 from pyro_bnn.analysis.scores.signal_to_noise import latent_values
 from pyro_bnn.common.contract import contract_of
@@ -67,6 +68,7 @@ def from_pyro_svi(
     coords: Mapping[str, Sequence[Any]] | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
     split: Split | None = None,
+    log_likelihood: bool = False,
     path: str | Path | None = None,
     seed: int = 0,
 ) -> Any:
@@ -84,6 +86,7 @@ def from_pyro_svi(
     :param coords: coordinates by dimension: `{"data": names_of_rows}`.
     :param dims: names of a site's dimensions: all of them, or those of its event alone.
     :param split: where the rows come from, 'train' where they were trained on; `loo` needs to know.
+    :param log_likelihood: as of :func:`~pyro_bnn.analysis.arviz.to_arviz`.
     :param path: write to this .nc or .zarr while drawing; default in memory.
 
     >>> import pyro, torch
@@ -118,6 +121,7 @@ def from_pyro_svi(
     shapes = turn(program.look)
     latents = _chosen(shapes.latents, sites)
     lead = lead_of(guide, num_samples)
+    likelihood = likelihood_group(posterior, split, asked=log_likelihood)
     export = _Export(shapes, dims or {}, coords or {})
     for name in latents:
         export.add("posterior", name, lead, shapes.sites[name])
@@ -131,7 +135,7 @@ def from_pyro_svi(
             export.add("prior_predictive", name, (1, prior_samples), shapes.sites[name])
     for name in shapes.observed:
         export.add("observed_data", name, (), shapes.sites[name])
-        export.add("log_likelihood", name, lead, shapes.sites[name], events=False)
+        export.add(likelihood, name, lead, shapes.sites[name], events=False)
     for name, value in program.constants(shapes).items():
         export.add("constant_data", name, (), _Site(name, value, (), 0))
     new = None if predict_args is None else tuple(_plain(a) for a in predict_args)
@@ -159,7 +163,8 @@ def from_pyro_svi(
     for _ in range(lead[0] * lead[1]):
         drawn: _Drawn = turn(lambda: program.draw(shapes, new))
         place = places.of(drawn.raw)
-        for group, found in drawn.groups.items():
+        for kind, found in drawn.groups.items():
+            group = likelihood if kind == "log_likelihood" else kind
             for name, value in found.items():
                 if group != "posterior" or name in latents:
                     arrays[group][file_name(name)][place] = _array(value)
