@@ -159,7 +159,7 @@ def _group_optimizer(recipe: Recipe, table: Mapping[str, Any], shared: Schedule 
     clipping = {key: table[key] for key in CLIPPING if key in table}
     algorithm = look_up("optimizers", table["name"])
     if "batch_size" in algorithm.arguments():
-        numbers.setdefault("batch_size", recipe.batch_size)
+        numbers.setdefault("batch_size", recipe.batch_size * recipe.accumulate)
     own = table.get("schedule")
     schedule = shared if own is None else _schedule(_table(own))
     return cast(TorchOptim, algorithm(numbers, clipping or None, schedule=schedule))
@@ -265,6 +265,26 @@ def _check_watched(recipe: Recipe, data: Data) -> None:
             )
 
 
+def _check_parts(recipe: Recipe, method: Method, rows: int) -> None:
+    """Refuse what only `fit` does for a method that trains otherwise, and steps of more batches than there are."""
+    if not method.trains_by_fit():
+        for key, usual in (("accumulate", 1), ("precision", "float32"), ("noise", "own")):
+            if getattr(recipe, key) != usual:
+                raise ValueError(
+                    f"{key}={getattr(recipe, key)!r} is for methods that train by SVI, and {recipe.method['name']!r} "
+                    f"does not: leave {key} out"
+                )
+    batches = -(-rows // recipe.batch_size)
+    if recipe.accumulate > batches:
+        raise ValueError(
+            f"accumulate={recipe.accumulate} is more than the {batches} batches of {rows} rows: pass 1 to {batches}"
+        )
+    if recipe.precision != "float32" and recipe.program:
+        raise ValueError(
+            f"precision={recipe.precision!r} is for networks, and this recipe names a program: use torch.autocast in it"
+        )
+
+
 def load_rows(recipe: Recipe, data_root: str | Path | None = None, *, find: Callable[[str], Any] | None = None) -> Data:
     """
     Return the data of a recipe, split and standardised as it says.
@@ -329,6 +349,7 @@ def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
             f"pass 1 to {len(data.train)}"
         )
     _check_watched(recipe, data)
+    _check_parts(recipe, method, len(data.train))
     recipe = resolve(recipe, data)
     pyro.set_rng_seed(recipe.seed)
     model = build_named_model(recipe, len(data.train))

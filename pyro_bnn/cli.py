@@ -283,8 +283,13 @@ def train(
     ] = 1,
     ray: Ray = None,
     data_root: DataRoot = None,
+    timeout: Annotated[float, typer.Option(help="Under torchrun: seconds that ranks wait for one another.")] = 600.0,
 ) -> None:
-    """Train a recipe, or a variant of it; leave a run folder and print the results table."""
+    """
+    Train a recipe, or a variant of it; leave a run folder and print the results table.
+
+    On several processes or machines: torchrun --nproc-per-node K -m pyro_bnn train RECIPE.
+    """
     from pyro_bnn.recipe import find_recipe, parse_settings
 
     changes = parse_settings(settings or [])
@@ -302,6 +307,10 @@ def train(
         return
     if resume and out is not None and not out.is_dir():
         raise FileNotFoundError(f"there is no run folder {out} to go on with: leave out --resume to begin one there")
+    from pyro_bnn.runs.ranks import check_restarts, is_first, process_group, quiet_unless_first, restarted
+
+    check_restarts(out)
+    quiet_unless_first()
     from pyro_bnn.runs.folder import claim_next
     from pyro_bnn.runs.train import Run, resuming
     from pyro_bnn.runs.train import train as run_training
@@ -313,9 +322,12 @@ def train(
         return claimed[0]
 
     run: Run | None = None
-    with suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt), process_group(device or chosen.changed(changes).device, timeout):
+        resume = resume or (restarted() and out is not None and out.is_dir())
         options: dict[str, Any] = {"data_root": data_root, "resume": resume, "report": report, "jobs": jobs, "ray": ray}
         run = run_training(chosen, out=claim, trackers=log or (), **options, **changes)
+    if not is_first():
+        raise typer.Exit(0 if run is not None and run.finished else 130)
     if run is None or not run.finished:
         how_far = "" if run is None else f" after epoch {len(run.history)}" if run.history else " in the first epoch"
         go_on = f"; go on with: {resuming(claimed[0], data_root, log or ())}" if claimed else "; nothing was written"
@@ -741,7 +753,27 @@ def main(arguments: list[str] | None = None) -> int:
     keep_freed_memory()
     with stopping_signals() as came:
         code = _run(given, debug=debug)
-    return 128 + came[-1] if came and code else code
+    from pyro_bnn.runs.ranks import leave
+
+    return leave(128 + came[-1] if came and code else code)
+
+
+def _is_first() -> bool:
+    from pyro_bnn.runs.ranks import is_first
+
+    return is_first()
+
+
+def _say_wrong(line: str, error: BaseException) -> None:
+    """Print what went wrong; of several ranks, each what no other one says."""
+    from pyro_bnn.runs.ranks import is_first, launched, record
+
+    kind = type(error).__name__
+    if is_first() or kind not in ("SaidElsewhere", "Diverged"):
+        who = "pyro-bnn" if is_first() else f"pyro-bnn (rank {os.environ['RANK']})"
+        print(f"{who}: {line}", file=sys.stderr)
+    if launched() and kind not in ("SaidElsewhere", "RankLost") and not isinstance(error, (ValueError, TypeError)):
+        record(error)
 
 
 def _run(given: list[str], *, debug: bool) -> int:
@@ -767,11 +799,14 @@ def _run(given: list[str], *, debug: bool) -> int:
         if debug:
             raise
         line = " ".join(str(error).split()) or type(error).__name__
-        print(f"pyro-bnn: {visible(line)}", file=sys.stderr)
+        _say_wrong(visible(line), error)
         return 2
     except Exception as error:
         if debug:
             raise
+        if not _is_first():
+            _say_wrong(visible(summary(error)), error)
+            return 2
         print(
             f"pyro-bnn: {visible(summary(error))}: this should have been refused in words of its own; --debug shows "
             "where it comes from",

@@ -222,7 +222,17 @@ class Recipe(BaseModel):
     optim: OptimRecipe = Field(default=OptimRecipe(), description="the optimizers of means, deviations and all else")
     schedule: Named = Field(default={"name": "constant"}, description="how the learning rates change")
     epochs: int = Field(default=10, ge=1, description="how often all rows are seen")
-    batch_size: int = Field(default=100, ge=1, description="rows of a step, at most those there are")
+    batch_size: int = Field(
+        default=100, ge=1, description="rows of a batch, on all ranks together, at most those there are"
+    )
+    accumulate: int = Field(default=1, ge=1, description="batches per step, as of one batch so many times as large")
+    noise: Literal["own", "shared"] = Field(
+        default="own", description="the weights that ranks and accumulated batches draw"
+    )
+    precision: Literal["float32", "bf16"] = Field(
+        default="float32", description="of the network's arithmetic in training"
+    )
+    batch_norm: Literal["sync", "local", "refuse"] = Field(default="sync", description="statistics on several ranks")
     patience: int = Field(
         default=0, ge=0, description="epochs without a better validation NLL before stopping; 0 is never"
     )

@@ -17,7 +17,7 @@ PARTS = ("kills", "crashes", "full disk", "read-only folder", "folder gone", "to
     ("share", "parts"),
     [
         pytest.param("0.002", ("kills", "soak"), id="a little"),
-        pytest.param("0.05", PARTS, id="more", marks=pytest.mark.slow),
+        pytest.param("0.05", (*PARTS, "ranks"), id="more", marks=pytest.mark.slow),
     ],
 )
 def test_nothing_is_lost(share: str, parts: tuple[str, ...], tmp_path: Path) -> None:
@@ -35,6 +35,7 @@ def test_nothing_is_lost(share: str, parts: tuple[str, ...], tmp_path: Path) -> 
     held = json.loads(figures.read_text())
     assert held["kills"]["stuck"] == held["kills"]["other bits"] == 0
     assert held["kills"]["runs"] > 0
+    assert "ranks" not in parts or held["ranks"]["stuck"] == held["ranks"]["other bits"] == 0
     assert "together" not in parts or (held["together"]["refused"] > 0 and held["together"]["shared"] == 0)
     assert [name for name in parts if held[name]["words"]] == []
     assert held["soak"]["grown"] == 0

@@ -28,11 +28,13 @@ from pyro_bnn.common.limits import Limits
 from torture.crashes import crashes, folder_gone, full_disk, read_only
 from torture.fuzz import FUZZ, fuzzed
 from torture.kills import kills
+from torture.ranks import rank_kills
 from torture.soak import soak
 from torture.together import together
 
 PARTS: dict[str, Callable[[Path, float, int], dict[str, Any]]] = {
     "kills": kills,
+    "ranks": rank_kills,
     "crashes": crashes,
     "full disk": full_disk,
     "read-only folder": read_only,

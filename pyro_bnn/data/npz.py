@@ -22,7 +22,7 @@ from pyro_bnn.common.errors import BadFile, border
 from pyro_bnn.common.limits import check_limit, check_memory, in_words
 from pyro_bnn.common.reading import open_file
 
-__all__ = ["Archive", "parse_npy", "read_npy"]
+__all__ = ["Archive", "npy_header", "parse_npy", "read_npy"]
 
 Array = npt.NDArray[Any]
 
@@ -66,6 +66,11 @@ class Archive:
         self._file.close()
 
     @property
+    def members(self) -> dict[str, zipfile.ZipInfo]:
+        """Where the arrays lie, by name."""
+        return dict(self._members)
+
+    @property
     def names(self) -> list[str]:
         """The names of the arrays."""
         return list(self._members)
@@ -93,7 +98,7 @@ class Archive:
         """Return the array of that name."""
         info, what = self._members[name], f"{self.path} cannot be read as .npz (array {name!r:.80})"
         with border(what, self._remedy), self._archive.open(info) as member:
-            dtype, shape, fortran = _header(member, what, self._remedy)
+            dtype, shape, fortran = npy_header(member, what, self._remedy)
             self._check_size(info, dtype, shape, member.tell(), what)
             return _filled(member, dtype, shape, fortran, what, self._remedy)
 
@@ -140,7 +145,7 @@ def parse_npy(content: bytes, what: str) -> Array:
 
 def _array(file: BinaryIO, length: int, what: str) -> Array:
     with border(f"{what} cannot be read as .npy", _REMEDY):
-        dtype, shape, fortran = _header(file, what, _REMEDY)
+        dtype, shape, fortran = npy_header(file, what, _REMEDY)
         size, there = math.prod(shape) * dtype.itemsize, length - file.tell()
         if size != there:
             raise BadFile(f"{what} has a header for {size:,} bytes and holds {there:,}: it is damaged, {_REMEDY}")
@@ -148,7 +153,7 @@ def _array(file: BinaryIO, length: int, what: str) -> Array:
         return _filled(file, dtype, shape, fortran, what, _REMEDY)
 
 
-def _header(file: Any, what: str, remedy: str) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+def npy_header(file: Any, what: str, remedy: str) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
     """Return type and shape of an .npy file that is open, and whether its columns come first."""
     version = np.lib.format.read_magic(file)
     if version == (1, 0):

@@ -12,7 +12,7 @@ until its scale is said. All else (a network's output, a mean, an array) is plai
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast, final
 
@@ -184,15 +184,21 @@ class Standardiser:
     def fit(cls, values: Tensor) -> "Standardiser":
         """Fit on rows `values`: (N,), (N, D), (N, C, H, W)."""
         values = plain(values)
-        over = tuple(d for d in range(values.ndim) if d != 1)  # everything but channels or features
-        count = values.numel() // (values.shape[1] if values.ndim > 1 else 1)
-        shape = values.shape[1:2]  # (C,), (D,), or () for (N,)
-        total, square = (torch.zeros(shape, dtype=torch.float64, device=values.device) for _ in range(2))
-        for part in torch.split(values, _ROWS_AT_ONCE):
-            total += part.double().sum(over)
+        return cls.fit_pieces(lambda: iter(torch.split(values, _ROWS_AT_ONCE)))
+
+    @classmethod
+    def fit_pieces(cls, pieces: Callable[[], Iterator[Tensor]]) -> "Standardiser":
+        """Fit on rows that come in pieces, (B, ...) each, and are walked through twice."""
+        total: Any = 0.0
+        count = 0
+        for part in map(plain, pieces()):
+            over = tuple(d for d in range(part.ndim) if d != 1)  # everything but channels or features
+            total = total + part.double().sum(over)  # (C,), (D,), or () for (N,)
+            count += part.numel() // (part.shape[1] if part.ndim > 1 else 1)
         mean = total / count
-        for part in torch.split(values, _ROWS_AT_ONCE):
-            square += (part.double() - _spread(mean, values.ndim)).square_().sum(over)
+        square = torch.zeros_like(mean)
+        for part in map(plain, pieces()):
+            square += (part.double() - _spread(mean, part.ndim)).square_().sum(over)
         sd = (square / count).sqrt()
         # rounding leaves about 1e-16 |mean| where a column is constant
         sd = torch.where(sd > 1e-12 * mean.abs(), sd, torch.ones_like(sd))

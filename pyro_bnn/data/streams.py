@@ -1,7 +1,8 @@
 """
 How rows reach a training step: epoch after epoch, as batches (x, y) or (x, y, weights) of tensors.
 
-`Rows` holds all rows as tensors and draws the order of each epoch from the fit's generator. `Loaded` uses a DataLoader
+`Rows` holds all rows as tensors and draws the order of each epoch from the fit's generator. `OnDisk` has the same order
+for rows in mapped files, and reads a batch while the step before it runs. `Loaded` uses a DataLoader
 as it is: its batches, sampler, `drop_last`, `collate_fn`, and its random transforms anew in every epoch. A Dataset that
 is no plain TensorDataset is read anew as well, through a DataLoader in the order that `Rows` would have.
 
@@ -22,22 +23,46 @@ sampler's and the transforms', in this process or in workers): the global random
 kept. Random numbers that transforms draw elsewhere (NumPy, `random`) are not put back.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeAlias, final
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias, cast, final
 
 import torch
+from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
 
-from pyro_bnn.data.arrays import number_of_rows
+from pyro_bnn.data.arrays import map_inputs, number_of_rows
+from pyro_bnn.data.mapped import MappedRows
 from pyro_bnn.data.split import Split, as_split, batch_parts, batches
 
-__all__ = ["Batch", "Loaded", "Rows", "Stream", "as_batch", "is_stream"]
+__all__ = ["Batch", "Loaded", "OnDisk", "Rows", "Shard", "Stream", "as_batch", "is_stream"]
 
 Batch: TypeAlias = tuple[Any, ...]
 """(x, y) or (x, y, weights): what a program is called with."""
 
 Prepare: TypeAlias = Callable[[Split], Split]
+
+
+@final
+@dataclass(frozen=True)
+class Shard:
+    """
+    Which rows of every batch are those of one of several processes: the rank-th of `count` parts of nearly equal size.
+
+    >>> [Shard(rank, 3).of(8) for rank in range(3)]
+    [slice(0, 3, None), slice(3, 6, None), slice(6, 8, None)]
+    """
+
+    rank: int
+    count: int
+
+    def of(self, n: int) -> slice:
+        """Return the place of this rank's rows among n; the first ranks have one more where n is no multiple."""
+        size, more = divmod(n, self.count)
+        start = self.rank * size + min(self.rank, more)
+        return slice(start, start + size + (self.rank < more))
 
 
 class Stream(Protocol):
@@ -63,6 +88,9 @@ class Stream(Protocol):
 
     def epoch(self, order: torch.Generator | None) -> Iterator[Batch]:
         """Yield the batches of one epoch."""
+
+    def shards(self, order: torch.Generator, shard: Shard) -> Iterator[tuple[int, Batch | None]]:
+        """Yield of every batch of one epoch the number of rows, and the shard's; None where it has none."""
 
 
 def as_batch(rows: Split) -> Batch:
@@ -99,6 +127,77 @@ class Rows:
         """Yield every row once, in an order drawn from `order`."""
         for index in batches(len(self.rows), self.batch_size, order):
             yield as_batch(self.rows.take(index))
+
+    def shards(self, order: torch.Generator, shard: Shard) -> Iterator[tuple[int, Batch | None]]:
+        """Yield the shard's rows of the same batches."""
+        for index in batches(len(self.rows), self.batch_size, order):
+            own = index[shard.of(len(index))]
+            yield len(index), as_batch(self.rows.take(own)) if len(own) else None
+
+
+@final
+class OnDisk:
+    """
+    Rows in mapped files, in the order that `Rows` would have; a thread of its own reads the next batch meanwhile.
+
+    :param device: where batches go; to a GPU from pinned memory, without waiting.
+    """
+
+    generator: torch.Generator | None = None
+
+    def __init__(
+        self, rows: MappedRows, batch_size: int, dtype: torch.dtype, device: torch.device | str | None
+    ) -> None:
+        n = len(rows)
+        self.rows, self.dtype = rows, dtype
+        self.device = torch.device("cpu" if device is None else device)
+        self.counts: tuple[int, ...] = (n,)
+        self.batch_size = batch_size
+        self.num_batches = -(-n // batch_size)
+        self.last = n - (self.num_batches - 1) * batch_size
+        self.some_missing, self.may_miss = False, rows.y.dtype.kind == "f"
+        self.prepare: Prepare = lambda rows: rows
+
+    def first(self) -> Split:
+        """Return the first rows."""
+        return self._read(torch.arange(min(self.batch_size, len(self.rows))))
+
+    def epoch(self, order: torch.Generator | None) -> Iterator[Batch]:
+        """Yield every row once, in an order drawn from `order`."""
+        yield from self._batches(batches(len(self.rows), self.batch_size, order))
+
+    def shards(self, order: torch.Generator, shard: Shard) -> Iterator[tuple[int, Batch | None]]:
+        """Yield the shard's rows of the same batches; no others are read."""
+        indices = batches(len(self.rows), self.batch_size, order)
+        own = [index[shard.of(len(index))] for index in indices]
+        read = self._batches([index for index in own if len(index)])
+        for index, part in zip(indices, own, strict=True):
+            yield len(index), next(read) if len(part) else None
+
+    def _batches(self, indices: Sequence[Tensor]) -> Iterator[Batch]:
+        with ThreadPoolExecutor(1, "reads the next batch") as reader:
+            coming = reader.submit(self._read, indices[0]) if indices else None
+            for index in [*indices[1:], None]:
+                batch = cast("Future[Split]", coming).result()
+                coming = None if index is None else reader.submit(self._read, index)
+                yield as_batch(self.prepare(batch))
+
+    def _read(self, index: Tensor) -> Split:
+        split = as_split(self.rows.take(index), missing=True, name="a batch")
+        x = split.x.to(self.dtype) if split.x.is_floating_point() else split.x
+        split = replace(split, x=x, y=split.y.to(self.dtype) if split.y.is_floating_point() else split.y)
+        return split if self.device.type == "cpu" else sent(split, self.device)
+
+
+def sent(split: Split, device: torch.device | str) -> Split:
+    """Return rows on another device; to a GPU from pinned memory, without waiting for it."""
+    pinned = torch.device(device).type == "cuda"
+
+    def move(part: Tensor) -> Tensor:
+        return (part.pin_memory() if pinned else part).to(device, non_blocking=pinned)
+
+    weights = None if split.weights is None else move(split.weights)
+    return replace(split, x=map_inputs(move, split.x), y=move(split.y), weights=weights)
 
 
 @final
@@ -223,6 +322,32 @@ class Loaded:
         if number < self.num_batches or (self.exact and rows != self.per_epoch):
             raise self._otherwise(f"gave {number} batches with {rows} rows")
 
+    def shards(self, order: torch.Generator, shard: Shard) -> Iterator[tuple[int, Batch | None]]:
+        """
+        Yield the shard's rows of every batch. Of a Dataset no others are read; a loader's batches are read and cut.
+
+        A loader's order is drawn from a state of `order`, so that it is that of every rank.
+        """
+        if self.loader is None:
+            indices = [index.tolist() for index in batches(_length(self.data) or 0, self.batch_size, order)]
+            own = [index[shard.of(len(index))] for index in indices]
+            loader = DataLoader(self.data, batch_sampler=[i for i in own if i], generator=torch.Generator())
+            read = iter(loader)
+            for index, part in zip(indices, own, strict=True):
+                yield len(index), as_batch(self.prepare(self._rows(next(read)))) if part else None
+            return
+        before = torch.get_rng_state()
+        torch.manual_seed(int(torch.randint(2**62, (), generator=order)))
+        walk = self.epoch(order)
+        batch = next(walk, None)  # which draws the order
+        torch.set_rng_state(before)
+        while batch is not None:
+            rows = number_of_rows(batch[0])
+            place = shard.of(rows)
+            cut = tuple(map_inputs(lambda member: member[place], part) for part in batch)  # noqa: B023
+            yield rows, cut if place.stop > place.start else None
+            batch = next(walk, None)
+
     def _otherwise(self, what: str) -> ValueError:
         return ValueError(
             f"an epoch of the data {what}, where {self.num_batches} batches with {self.per_epoch} rows were announced: "
@@ -231,7 +356,7 @@ class Loaded:
 
     def _rows(self, raw: Any) -> Split:
         split = as_split(tuple(batch_parts(raw)), dtype=self.dtype, missing=True, name="a batch")
-        return split if self.device is None else split.to(self.device)
+        return split if self.device is None else sent(split, self.device)
 
     def _loader(self, order: torch.Generator | None) -> Any:
         if self.loader is not None:

@@ -2,6 +2,7 @@
 
 from pyro_bnn.inference import kl
 from pyro_bnn.inference.averaging import EMA, HWA, SWA, RunningMoments, refresh_batch_norm
+from pyro_bnn.inference.distributed import DataParallel
 from pyro_bnn.inference.elbo import TraceColdPosterior_ELBO, TracePathDerivative_ELBO, TraceScoreFunction_ELBO
 from pyro_bnn.inference.fit_many import fit_many
 from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO
@@ -17,6 +18,7 @@ from pyro_bnn.inference.svi import Callback, Diverged, FitResult, FitState, fit
 
 __all__ = [
     "Callback",
+    "DataParallel",
     "Diverged",
     "EMA",
     "FitResult",

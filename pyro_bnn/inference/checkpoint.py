@@ -40,12 +40,14 @@ __all__ = [
     "loose_tensors",
     "newest_state",
     "older_version",
+    "packed",
     "parameters_of",
     "restore_parameters",
     "save_state",
     "save_state_of_epoch",
     "store_with",
     "synchronise",
+    "unpacked",
 ]
 
 log = logging.getLogger(__name__)
@@ -99,6 +101,19 @@ def _loaded(folder: Path, runs: Collection[str] | None, part: str | None) -> tup
     if (runs is not None and run not in runs) or (part is not None and its_part != part):
         raise ValueError(f"{folder} is a state of another run: it was put there from elsewhere; remove it")
     return state, run
+
+
+def packed(state: Mapping[str, Any]) -> bytes:
+    """Return a state as bytes: the length of its JSON, the JSON, the tensors as safetensors."""
+    tensors: dict[str, Tensor] = {}
+    tree = json.dumps(_encoded(state, "", tensors)).encode()
+    return len(tree).to_bytes(8, "big") + tree + safetensors_save(tensors)
+
+
+def unpacked(content: bytes) -> dict[str, Any]:
+    """Undo `packed`."""
+    end = 8 + int.from_bytes(content[:8], "big")
+    return cast(dict[str, Any], _decoded(json.loads(content[8:end]), safetensors_load(content[end:])))
 
 
 def save_state_of_epoch(folder: Path, epoch: int, state: Mapping[str, Any], *, run: str = "", part: str = "") -> None:

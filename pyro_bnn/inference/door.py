@@ -36,9 +36,10 @@ from torch.distributions import constraints
 from pyro_bnn.common.modules import untouched
 from pyro_bnn.common.sites import is_subsample, leaf_of
 from pyro_bnn.data.arrays import members
+from pyro_bnn.data.mapped import MappedRows
 from pyro_bnn.data.split import Split, as_split
 from pyro_bnn.data.standardise import Standardiser, plain, standardiser_of
-from pyro_bnn.data.streams import Loaded, Rows, Stream, as_batch, is_stream
+from pyro_bnn.data.streams import Loaded, OnDisk, Rows, Stream, as_batch, is_stream
 from pyro_bnn.inference.missing import MaskMissing, any_missing, check_known_as_a_whole
 
 __all__ = ["Admitted", "Standardise", "admit", "known_dtype"]
@@ -93,8 +94,10 @@ def admit(
             what = "standardise=" if weights is None else "weights="
             raise ValueError(
                 f"{what} needs all rows at hand, and a Dataset or DataLoader is read batch by batch: do it in the data "
-                "set, or read it once and pass pyro_bnn.data.as_split(data)"
+                "set (mapped rows have .standardised()), or read it once and pass pyro_bnn.data.as_split(data)"
             )
+        if isinstance(data, MappedRows) and num_data is not None:
+            raise ValueError(f"num_data={num_data} is for a DataLoader, and mapped rows say how many they are")
         return _admit_stream(*given, num_data)
     if num_data is not None:
         raise ValueError(f"num_data={num_data} is for a DataLoader, and these data say how many rows they have")
@@ -145,7 +148,11 @@ def _admit_stream(
     model: Any, guide: Any, data: Any, val: Any, batch_size: Any, device: Any, num_data: int | None
 ) -> Admitted:
     dtype = _floating(model, guide)
-    stream = Loaded(data, batch_size, num_data, dtype, device)
+    if isinstance(data, MappedRows):
+        check_batch_size(batch_size, len(data))
+        stream: Loaded | OnDisk = OnDisk(data, batch_size or min(100, len(data)), dtype, device)
+    else:
+        stream = Loaded(data, batch_size, num_data, dtype, device)
     check_batch_size(batch_size, stream.counts[0])
     validation = None if val is None else as_split(val, dtype=dtype, missing=True, name="val")
     validation = None if validation is None else _unmarked(validation)

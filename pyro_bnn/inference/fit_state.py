@@ -8,7 +8,7 @@ in which Pyro gave them other serial names, reads them.
 
 import copy
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, final, runtime_checkable
 
@@ -28,7 +28,7 @@ from pyro_bnn.inference.divergence import what_diverged
 from pyro_bnn.inference.elbo import TraceScoreFunction_ELBO
 from pyro_bnn.inference.fitted import Fitted
 
-__all__ = ["Callback", "Diverged", "FitResult", "FitState", "Scheduled"]
+__all__ = ["Callback", "Diverged", "FitResult", "FitState", "Scheduled", "optim_state", "owned", "relative"]
 
 
 class Diverged(RuntimeError):
@@ -142,6 +142,11 @@ class FitState:
     callbacks: tuple[Callback, ...] = ()
     job: Job = field(default_factory=Job)
     elbo: ELBO | None = None
+    accumulate: int = 1
+    rank: int = 0
+    """The rank of this process among those that train together; what writes does so on rank 0."""
+    other_ranks: Sequence[Mapping[str, Any]] = ()
+    """What the other ranks hold of their own, after the last epoch."""
 
     def call(self, event: str) -> None:
         """
@@ -180,11 +185,10 @@ class FitState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumption needs, as plain data."""
-        baselines = self.elbo.state_dict() if isinstance(self.elbo, TraceScoreFunction_ELBO) else {}
-        randomness = self.job.run(RandomState.now)
+        others = {"ranks": list(self.other_ranks)} if self.other_ranks else {}
         return {
             "parameters": parameters_of(self.model, self.guide, self.store_names),
-            "optim": relative(_optim_state(self.optim, self.parameters), self.model, self.guide),
+            "optim": relative(optim_state(self.optim, self.parameters), self.model, self.guide),
             "progress": {
                 "epoch": self.epoch,
                 "step": self.step,
@@ -192,11 +196,20 @@ class FitState:
                 "best": self.best,
                 "seconds": self.seconds,
             },
+            "order": None if self.order is None else self.order.get_state(),
+            "callbacks": {key: kept for key, callback in self._keyed() if (kept := callback.state_dict())},
+            **self.of_this_rank(),
+            **others,
+        }
+
+    def of_this_rank(self) -> dict[str, Any]:
+        """Return what each of several processes that train together has of its own: random states, baselines."""
+        baselines = self.elbo.state_dict() if isinstance(self.elbo, TraceScoreFunction_ELBO) else {}
+        randomness = self.job.run(RandomState.now)
+        return {
             "rng": randomness.cpu,
             "cuda_rng": randomness.cuda,
             "host_rng": _host_randomness(),
-            "order": None if self.order is None else self.order.get_state(),
-            "callbacks": {key: kept for key, callback in self._keyed() if (kept := callback.state_dict())},
             "baselines": {site.replace(_serial_name(self.guide), "{guide}"): kept for site, kept in baselines.items()},
         }
 
@@ -210,13 +223,17 @@ class FitState:
         _restore_optim(self.optim, _absolute(state["optim"], self.model, self.guide), self.parameters)
         for name, value in state["progress"].items():
             setattr(self, name, copy.copy(value))
-        self.job.run(RandomState(state["rng"], state.get("cuda_rng", [])).restore)
-        _restore_host_randomness(state.get("host_rng"))
         if self.order is not None and state["order"] is not None:
             self.order.set_state(state["order"])
         for key, callback in self._keyed():
             if key in state["callbacks"]:
                 callback.load_state_dict(state["callbacks"][key])
+        self.load_rank(state)
+
+    def load_rank(self, state: Mapping[str, Any]) -> None:
+        """Take up what `of_this_rank` returned."""
+        self.job.run(RandomState(state["rng"], state.get("cuda_rng", [])).restore)
+        _restore_host_randomness(state.get("host_rng"))
         if isinstance(self.elbo, TraceScoreFunction_ELBO):
             name, kept = _serial_name(self.guide), state.get("baselines", {})
             self.elbo.load_state_dict({site.replace("{guide}", name): value for site, value in kept.items()})
@@ -307,7 +324,7 @@ def _absolute(state: Mapping[str, Any], model: Any, guide: Any) -> dict[str, Any
     return renamed
 
 
-def _optim_state(optim: Any, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
+def optim_state(optim: Any, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return an optimizer's state by parameter name; Pyro's own knows no names under `module_local_params`."""
     if isinstance(optim, Scheduled):
         return dict(optim.get_state())  # type: ignore[attr-defined]
@@ -317,7 +334,7 @@ def _optim_state(optim: Any, parameters: Mapping[str, Tensor]) -> dict[str, Any]
 
 
 def _restore_optim(optim: Any, state: Mapping[str, Any], parameters: Mapping[str, Tensor]) -> None:
-    """Undo `_optim_state`."""
+    """Undo `optim_state`."""
     if isinstance(optim, Scheduled):
         optim.set_state(state)  # type: ignore[attr-defined]
         return

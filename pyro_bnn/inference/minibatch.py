@@ -64,20 +64,36 @@ class MinibatchStep:
 
     def __call__(self, kl_weight: float, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Take one step; return the batch's loss and NLL, per datum."""
-        with self.per_datum, scale_kl(kl_weight):
-            loss, nll, params, deferred = self._tensors(batch) if self.flat else self._traced(batch)
+        loss, nll, params, deferred = self._gradients(kl_weight, batch, may_defer=self.knows_adam is not None)
         if loss.device.type == "cpu" and not math.isfinite(loss):  # elsewhere to look is to wait
             raise NotFinite(str(float(loss)))
         if deferred is not None and not (self.knows_adam and deferred.step(self.knows_adam)):
             deferred.loc.grad, deferred.rho.grad = deferred.gradients()
-        self.optim(params)  # what has moved already has no gradient
-        for parameter in params:
-            parameter.grad = None
+        self.update(params)  # what has moved already has no gradient
         return loss, nll
 
-    def _tensors(self, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor], Deferred | None]:
+    def gradients(self, kl_weight: float, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Return the batch's loss and NLL, per datum, and the parameters, which have their gradients."""
+        loss, nll, params, _ = self._gradients(kl_weight, batch, may_defer=False)
+        return loss, nll, params
+
+    def _gradients(
+        self, kl_weight: float, batch: Sequence[Tensor], *, may_defer: bool
+    ) -> tuple[Tensor, Tensor, list[Tensor], Deferred | None]:
+        with self.per_datum, scale_kl(kl_weight):
+            return self._tensors(batch, may_defer) if self.flat else self._traced(batch)
+
+    def update(self, params: list[Tensor]) -> None:
+        """Let the optimizer move parameters by their gradients, and leave none."""
+        self.optim(params)
+        for parameter in params:
+            parameter.grad = None
+
+    def _tensors(
+        self, batch: Sequence[Tensor], may_defer: bool
+    ) -> tuple[Tensor, Tensor, list[Tensor], Deferred | None]:
         self.elbo.undisturbed = self.undisturbed and not self.first  # the optimizer asks its arguments after the first
-        self.elbo.may_defer = self.knows_adam is not None
+        self.elbo.may_defer = may_defer
         try:
             result = self.elbo.step_tensors(self.model, self.guide, *batch)
         finally:

@@ -27,6 +27,7 @@ from pyro_bnn.common.turns import OwnRandomness, in_turn
 from pyro_bnn.data.arrays import Inputs, first_rows, members, number_of_rows, pieces
 from pyro_bnn.data.standardise import plain
 from pyro_bnn.inference import laws as laws_of
+from pyro_bnn.inference.distributed import Ranks, evaluating_ranks
 from pyro_bnn.inference.draws import ClassDraw, Draw, RealDraw, draw_of, joined
 
 __all__ = [
@@ -229,12 +230,35 @@ def predictive_draws(
         x = _taken(model, guide, x, plug_in)
     parts = list(pieces(x, chunk or rows_per_pass(x)))
     randomness, hands = OwnRandomness(seed), _Hands(model, guide)
+    ranks = evaluating_ranks() if plug_in or seed is not None else None  # who draw the same weights
     known = reachable_modules(model, guide)
     for _ in range(num_samples):
         with randomness.turn(), within(), torch.no_grad(), evaluation_mode(known=known), poutine.block(), hands.dealt():
             latents = _latents(model, guide, first_rows(x), plug_in)
-            draw = _one_draw(model, latents, parts)
+            shared = None if ranks is None else _shared_draw(ranks, model, latents, parts)
+            ranks = None if shared is None else ranks
+            draw = _one_draw(model, latents, parts) if shared is None else shared
         yield draw
+
+
+def _shared_draw(
+    ranks: Ranks, model: Callable[..., Any], latents: dict[str, Tensor], parts: Sequence[Inputs]
+) -> Draw | None:
+    """Return the draw of all rows, of which every rank makes some; None where it has laws, which are not sent."""
+    own = parts[ranks.shard.of(len(parts))]
+    made = _one_draw(model, latents, own) if own else None
+    said: dict[str, Any] = {}
+    if isinstance(made, ClassDraw):
+        said = {"log_probs": made.log_probs}
+    elif made is not None:
+        said = {"laws": True} if made.laws else {"mean": made.mean, "sd": made.sd}
+    every = [part for part in ranks.gather(said) if part]
+    if any("laws" in part for part in every):
+        return None
+    device = members(parts[0])[0].device
+    if "log_probs" in every[0]:
+        return joined([ClassDraw(part["log_probs"].to(device)) for part in every])
+    return joined([RealDraw(part["mean"].to(device), part["sd"].to(device)) for part in every])
 
 
 def check_normal(draw: Draw) -> None:

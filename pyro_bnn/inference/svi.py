@@ -11,12 +11,14 @@ The rows live on the device as tensors and an epoch is a walk through index tens
 `kl_weight` = the mean of N c_b, `loss` (what was optimised), `elbo` = -(nll + kl), the learning rates and the seconds.
 """
 
+import itertools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import pyro
 import torch
@@ -27,9 +29,10 @@ from torch import Tensor, nn
 from pyro_bnn.common.renamed import renamed
 from pyro_bnn.common.turns import Job
 from pyro_bnn.data.split import Split
-from pyro_bnn.data.streams import Rows, Stream
+from pyro_bnn.data.streams import Batch, Loaded, OnDisk, Rows, Stream
 from pyro_bnn.inference.checkpoint import loose_tensors
 from pyro_bnn.inference.checks import check_arguments, validate_first_only
+from pyro_bnn.inference.distributed import DataParallel, evaluating
 from pyro_bnn.inference.divergence import NotFinite
 from pyro_bnn.inference.door import Admitted, Standardise, admit
 from pyro_bnn.inference.elbo import TraceColdPosterior_ELBO
@@ -40,8 +43,18 @@ from pyro_bnn.inference.graph.origin import is_library
 from pyro_bnn.inference.kl import KLWeight, kl_divergence, uniform
 from pyro_bnn.inference.minibatch import MinibatchStep, between_steps_is_library
 from pyro_bnn.inference.missing import MaskMissing, any_missing
+from pyro_bnn.inference.parts import Noise, Part, PartedStep
+from pyro_bnn.inference.precision import Precision, network_in
 from pyro_bnn.inference.predictive import ClassDraw, observation_log_prob, predictive_draws
 from pyro_bnn.inference.progress import bar_for
+from pyro_bnn.inference.ranked import (
+    begin_together,
+    check_accumulate,
+    check_shards,
+    check_undivided,
+    end_epoch_together,
+    parted_step,
+)
 
 __all__ = ["Callback", "Diverged", "FitResult", "FitState", "MinibatchStep", "fit", "validate"]
 
@@ -74,6 +87,10 @@ def fit(
     device: torch.device | str | None = None,
     resume: Mapping[str, Any] | None = None,
     progress: bool | None = None,
+    accumulate: int = 1,
+    noise: Noise = "own",
+    precision: Precision = "float32",
+    distributed: DataParallel | bool | None = None,
 ) -> FitResult:
     """
     Train a guide (and the model's own parameters) by stochastic variational inference.
@@ -103,6 +120,14 @@ def fit(
     :param device: where to put rows and programs; default where they are.
     :param resume: the `state_dict` of an earlier fit's FitState, to go on from.
     :param progress: whether to show a bar on stderr; default where that is a terminal.
+    :param accumulate: batches per step: their gradients are added up, as of one batch so many times as large.
+    :param noise: whether the parts of a step (accumulated batches, the rows of a rank) draw weights of their own,
+        "own", or share one draw, "shared"; see :mod:`pyro_bnn.inference.parts`.
+    :param precision: "float32" leaves every dtype as it is, "bf16" runs the network of a BNN in bfloat16; see
+        :mod:`pyro_bnn.inference.precision`.
+    :param distributed: train on all ranks of a process group of torch.distributed, each with its rows of every batch;
+        every rank calls `fit`. Default where there is a group, False trains in this process alone; options are
+        :class:`DataParallel`.
 
     >>> import torch
     >>> from pyro_bnn.guides import AutoMeanFieldNormal
@@ -122,7 +147,12 @@ def fit(
     elbo = FlatMeanField_ELBO() if elbo is None else elbo
     kl = uniform() if kl is None else kl
     check_arguments(epochs, optim, elbo, val, monitor, patience)
-    callbacks = [*callbacks, *bar_for(progress, callbacks)]
+    check_accumulate(accumulate, noise)
+    parallel = distributed if isinstance(distributed, DataParallel) else DataParallel()
+    ranks = None if distributed is False else parallel.ranks(required=distributed is True)
+    if ranks is not None:
+        check_undivided(data)
+    callbacks = [*callbacks, *(bar_for(progress, callbacks) if ranks is None or ranks.first else ())]
     job = Job()
     _make_ready(model, guide, device, seed, job)
     rows = job.run(
@@ -138,37 +168,55 @@ def fit(
         device=device,
     )
     n = rows.num_data
-    state = _begin(model, guide, optim, elbo, epochs, rows, callbacks, seed, job)
+    if ranks is not None:
+        check_shards(rows.stream, ranks, parallel, noise, model, guide)
+        seed = ranks.told(int(job.run(torch.randint, 2**62, ())) if seed is None else seed)
+    state = _begin(model, guide, optim, elbo, epochs, rows, callbacks, seed, job, accumulate)
     if resume is not None:
         state.load_state_dict(resume)
         state.stop = state.stale(monitor, patience)
+    if ranks is not None:
+        begin_together(state, ranks, seed, resume, noise)
     fitted = _what_is_fitted(rows, elbo, _class_names(data), state)
     epoch_is_library = all(is_library(getattr(c.epoch, "__func__", c.epoch)) for c in state.callbacks)
     undisturbed = (
-        type(rows.stream) is Rows
+        _reads_by_library(rows.stream)
         and between_steps_is_library(state.callbacks, optim, kl, augment)
         and (epoch_is_library or rows.stream.num_batches >= _WORTH_RECORDING)
     )
     step = MinibatchStep(model, guide, optim, elbo, n, undisturbed=undisturbed)
+    parted = None
+    if ranks is not None or accumulate > 1:
+        parted = parted_step(step, state, ranks, parallel, noise)
     try:
-        with validate_first_only() as stop_validating:
+        with validate_first_only() as stop_validating, network_in(precision, model, elbo) as in_precision:
             state.call("start")
             while state.epoch < epochs and state.stop is None:
                 started = time.perf_counter()
-                line = _epoch(state, step, kl, rows.stream, augment, stop_validating)
+                with in_precision():
+                    line = _epoch(state, step if parted is None else parted, kl, rows.stream, augment, stop_validating)
+                if ranks is not None:
+                    ranks.average_buffers(model, guide)
                 line["kl"] = float(job.run(kl_divergence, model, guide, *rows.first)) / n
                 if not math.isfinite(line["kl"]):
                     raise state.diverged(f"KL(q || p) / N is {line['kl']} after step {state.step}")
                 line["elbo"] = -(line["nll"] + line["kl"])
                 if rows.validation is not None:
-                    line |= validate(model, guide, rows.validation, num_samples=val_samples)
+                    with evaluating(ranks):
+                        line |= validate(model, guide, rows.validation, num_samples=val_samples)
+                if ranks is not None:
+                    line = ranks.told(line)
                 if isinstance(optim, Scheduled):
                     line["learning_rates"] = optim.learning_rates()
                     optim.end_epoch({k: v for k, v in line.items() if isinstance(v, float)})
                 state.seconds += time.perf_counter() - started
                 line["seconds"] = state.seconds
                 state.end_epoch(line, monitor, patience)
+                if ranks is not None:
+                    end_epoch_together(state, ranks, noise)
                 state.call("epoch")
+                if ranks is not None:  # a callback of any rank's may end all of them
+                    state.stop = next((stop for stop in ranks.gather(state.stop) if stop is not None), None)
                 if not epoch_is_library and isinstance(elbo, FlatMeanField_ELBO):
                     elbo.forget_recordings()
     except KeyboardInterrupt:
@@ -180,6 +228,13 @@ def fit(
         state.call("end")
     best = None if state.best is None else int(state.best["epoch"])
     return FitResult(state.history, best, state.stop or "all epochs done", state.seconds, fitted)
+
+
+def _reads_by_library(stream: Stream) -> bool:
+    """Return whether what reads the next batch is libraries' code."""
+    if type(stream) is Loaded:
+        return stream.loader is not None and is_library(stream.loader, deep=True)
+    return type(stream) is Rows or (type(stream) is OnDisk and is_library(stream.rows.prepare, deep=True))
 
 
 def _make_ready(model: Any, guide: Any, device: torch.device | str | None, seed: int | None, job: Job) -> None:
@@ -204,12 +259,13 @@ def _begin(
     callbacks: Sequence[Callback],
     seed: int | None,
     job: Job,
+    accumulate: int,
 ) -> FitState:
     """Return the state before the first step, and tell the optimizer what it will train."""
     stream = rows.stream
     if isinstance(optim, Scheduled):
         optim.name_parameters(relative(rows.parameters, model, guide))
-        optim.prepare(epochs, stream.num_batches)
+        optim.prepare(epochs, -(-stream.num_batches // accumulate))
     order = stream.generator
     if order is None:
         order = torch.Generator()
@@ -219,7 +275,7 @@ def _begin(
         guide,
         optim,
         epochs,
-        stream.batch_size,
+        stream.batch_size * accumulate,
         rows.num_data,
         parameters=rows.parameters,
         store_names=tuple(name for name in rows.parameters if not owned(name, model, guide)),
@@ -227,6 +283,7 @@ def _begin(
         callbacks=tuple(callbacks),
         job=job,
         elbo=elbo,
+        accumulate=accumulate,
     )
 
 
@@ -254,25 +311,44 @@ def _masked(stream: Stream, y: Tensor) -> AbstractContextManager[Any]:
     return MaskMissing() if stream.some_missing or (stream.may_miss and any_missing(y)) else nullcontext()
 
 
+def _walk(state: FitState, step: MinibatchStep | PartedStep, stream: Stream) -> Iterator[list[Part]]:
+    """Yield the parts of every step of an epoch: one batch, several of them, or a rank's rows of them."""
+    ranks = step.ranks if isinstance(step, PartedStep) else None
+    if ranks is None:
+        parts: Iterator[Part] = ((len(batch[1]), batch) for batch in stream.epoch(state.order))
+    else:
+        parts = stream.shards(cast(torch.Generator, state.order), ranks.shard)
+    if state.accumulate == 1:
+        yield from ([part] for part in parts)
+        return
+    while together := list(itertools.islice(parts, state.accumulate)):
+        yield together
+
+
 def _epoch(
     state: FitState,
-    step: MinibatchStep,
+    step: MinibatchStep | PartedStep,
     kl: KLWeight,
     stream: Stream,
     augment: Augment | None,
     stop_validating: Callable[[], None],
 ) -> dict[str, Any]:
     """Walk through the rows once; return the epoch's line."""
-    n = state.num_data
+    n, steps = state.num_data, -(-stream.num_batches // state.accumulate)
     losses, nlls, weights, lengths = [], [], [], []
-    for b, batch in enumerate(stream.epoch(state.order)):
-        size = len(batch[1])
-        w = kl.weight(batch=b, batch_size=size, epoch=state.epoch, num_batches=stream.num_batches, num_data=n)
+    for b, parts in enumerate(_walk(state, step, stream)):
+        size = sum(rows for rows, _ in parts)
+        w = kl.weight(batch=b, batch_size=size, epoch=state.epoch, num_batches=steps, num_data=n)
         if augment is not None:
-            batch = (state.job.run(augment, batch[0]), *batch[1:])
-        with state.job.turn(), _masked(stream, batch[1]):
+            parts = [(rows, _augmented(state, augment, batch)) for rows, batch in parts]
+        with state.job.turn():
             try:
-                loss, nll = step(w, batch)
+                if isinstance(step, PartedStep):
+                    loss, nll = step(w, parts, partial(_masked, stream))
+                else:
+                    batch = cast(Batch, parts[0][1])
+                    with _masked(stream, batch[1]):
+                        loss, nll = step(w, batch)
             except NotFinite as error:
                 raise state.diverged(f"the loss is {error} at step {state.step + 1}") from None
         if b == 0:
@@ -297,6 +373,10 @@ def _epoch(
         "loss": float((share * loss_b).sum()),
         "kl_weight": float((share * torch.tensor(weights, dtype=torch.float64)).sum()),
     }
+
+
+def _augmented(state: FitState, augment: Augment, batch: Batch | None) -> Batch | None:
+    return None if batch is None else (state.job.run(augment, batch[0]), *batch[1:])
 
 
 @torch.no_grad()

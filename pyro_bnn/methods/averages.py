@@ -74,6 +74,10 @@ class Averaged(Method, ABC):
                 f"cycle or train for more epochs"
             )
 
+    def trains_by_fit(self) -> bool:
+        """Yes."""
+        return True
+
     def _steps(self, per_epoch: int) -> tuple[int, int]:
         """Return start and cycle in steps."""
         return round(cast(float, self.start) * per_epoch), max(1, round(self.cycle * per_epoch))

@@ -10,6 +10,7 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, final
@@ -29,6 +30,7 @@ from pyro_bnn.inference.checkpoint import (
     restore_parameters,
     save_state_of_epoch,
 )
+from pyro_bnn.inference.distributed import DataParallel, Ranks
 from pyro_bnn.inference.kl import KLWeight
 from pyro_bnn.inference.svi import Callback, FitResult, FitState, fit
 from pyro_bnn.optim import PerSite
@@ -231,7 +233,7 @@ class Work:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches of the training rows."""
+        """Steps of a walk through the training rows."""
         return steps_per_epoch(self.parts)
 
     def fit(
@@ -256,14 +258,17 @@ class Work:
         parts, recipe = self.parts, self.recipe
         best, optim = _Best(), parts.optimizer(guide) if optim is None else optim
         watchers: list[Callback] = [*([best] if keep_best else []), *callbacks]
-        saved = None
-        if self.folder is not None:
-            keeper = RunFolder(self.folder, self.runs[0], self.part, self.history, lines=not self.side_by_side)
-            watchers.append(keeper)
-            found = newest_state(keeper.checkpoint, self.runs, self.part)
-            saved = None if found is None else found[0]
-            if found is not None and found[1] != self.runs[0]:
-                watchers.append(_NewRates(optim))
+        found, ranks = None, Ranks.here()
+        with nullcontext() if ranks is None else ranks.together():
+            if self.folder is not None:  # of several ranks the first one's
+                keeper = RunFolder(self.folder, self.runs[0], self.part, self.history, lines=not self.side_by_side)
+                watchers.append(keeper)
+                found = newest_state(keeper.checkpoint, self.runs, self.part)
+        saved, new_rates = (None, False) if found is None else (found[0], found[1] != self.runs[0])
+        if ranks is not None:
+            saved, new_rates = ranks.told((saved, new_rates))
+        if new_rates:
+            watchers.append(_NewRates(optim))
         for callback in self.callbacks:
             if isinstance(callback, Tracker):
                 callback.part = self.part
@@ -285,6 +290,10 @@ class Work:
             device=recipe.device,
             resume=saved,
             progress=False,
+            accumulate=recipe.accumulate,
+            noise=recipe.noise,
+            precision=recipe.precision,
+            distributed=DataParallel(batch_norm=recipe.batch_norm),
         )
         if best.parameters is not None:
             restore_parameters(parts.model, guide, best.parameters)
@@ -341,6 +350,10 @@ class Method(ABC):
         """
         raise ValueError(f"{type(self).__name__} has no unit of work {name!r}: it has {self.units() or 'none'}")
 
+    def trains_by_fit(self) -> bool:
+        """Whether all of its training is `fit`'s, so that it has accumulated batches, bfloat16 and several ranks."""
+        return False
+
     def spec(self) -> dict[str, Any]:
         """Return the numbers that are given."""
         return {key: value for key, value in asdict(self).items() if value is not None}
@@ -370,8 +383,9 @@ def start_of_means(recipe: Recipe) -> str:
 
 
 def steps_per_epoch(parts: "Assembly") -> int:
-    """Batches of the training rows."""
-    return -(-len(parts.data.train) // parts.recipe.batch_size)
+    """Steps of a walk through the training rows."""
+    batches = -(-len(parts.data.train) // parts.recipe.batch_size)
+    return -(-batches // parts.recipe.accumulate)
 
 
 def refuse_patience(recipe: Recipe, what: str) -> None:

@@ -61,6 +61,10 @@ class Members(Method, ABC):
         """Refuse what does not fit the members."""
         self.member().check(parts)
 
+    def trains_by_fit(self) -> bool:
+        """Whether the members' does."""
+        return self.member().trains_by_fit()
+
     def member(self) -> Method:
         """Return the members' method."""
         from pyro_bnn.methods import make_method  # which knows this method too

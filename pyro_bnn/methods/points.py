@@ -39,6 +39,10 @@ class Fitted(Method, ABC):
         """Return the numbers that are given; the best is what a recipe means that says nothing."""
         return {key: value for key, value in super().spec().items() if (key, value) != ("keep", "best")}
 
+    def trains_by_fit(self) -> bool:
+        """Yes."""
+        return True
+
     def fitted(self, work: Work, **options: Any) -> Outcome:
         """
         Fit the guide, and return what is kept.
@@ -97,6 +101,10 @@ class McDropout(Method):
 
     def __post_init__(self) -> None:
         check_number("rate", self.rate, "between 0 and 1, both excluded", lambda v: 0 < v < 1)
+
+    def trains_by_fit(self) -> bool:
+        """Yes."""
+        return True
 
     def make_guide(self, recipe: Recipe, model: Any) -> AutoDropout:
         """Return masks over a point."""

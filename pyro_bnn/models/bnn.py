@@ -326,6 +326,7 @@ class BNN(PyroModule):
         self._indices: dict[tuple[int, torch.device], Tensor] = {}
         self._vmaps: dict[bool, bool] = {}  # whether vmap goes through the network, by training mode
         self._keeps = _has_backward_hooks(template)  # whether the backward pass needs the weights in the modules
+        self._network_dtype: torch.dtype | None = None  # of the network's own arithmetic; None: as it is
         self._ran: set[bool] = set()  # the training modes in which gradients were asked for before
         self._reach_known = False  # whether it was looked at which weights the output depends on
         self.priors()
@@ -603,7 +604,24 @@ class BNN(PyroModule):
         initial = {f"net.{name}" for name, _ in self.template.named_parameters(remove_duplicate=False)}
         return set(self.state_dict()) - initial
 
+    @contextmanager
+    def network_in(self, dtype: torch.dtype) -> Iterator[None]:
+        """Run the network in `dtype` (torch's autocast) within the block; its output is float32 again."""
+        before, self._network_dtype = self._network_dtype, dtype
+        try:
+            yield
+        finally:
+            self._network_dtype = before
+
     def _call(self, parts: Sequence[Inputs], values: Mapping[str, Tensor]) -> Tensor:
+        if self._network_dtype is None:
+            return self._call_as_it_is(parts, values)
+        device = _arguments(parts[0])[0].device.type
+        with torch.autocast(device, self._network_dtype, cache_enabled=False):
+            output = self._call_as_it_is(parts, values)
+        return output.float() if isinstance(output, Tensor) else output
+
+    def _call_as_it_is(self, parts: Sequence[Inputs], values: Mapping[str, Tensor]) -> Tensor:
         if self._keeps and torch.is_grad_enabled():
             return self._call_on_copy(parts, values)
         with _in_place(self.template, {place: v for name, v in values.items() for place in self._places[name]}):

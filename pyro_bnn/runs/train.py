@@ -16,7 +16,7 @@ import platform
 import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
@@ -35,6 +35,7 @@ from pyro_bnn.common.manifest import damaged, read_listed, staged
 from pyro_bnn.common.reading import parse_json, parse_json_lines
 from pyro_bnn.common.turns import hold_interrupts
 from pyro_bnn.data import Data
+from pyro_bnn.inference.distributed import Ranks, evaluating
 from pyro_bnn.inference.fit_state import Diverged
 from pyro_bnn.inference.svi import Callback
 from pyro_bnn.methods import Work
@@ -43,7 +44,7 @@ from pyro_bnn.posterior import Posterior
 from pyro_bnn.recipe import Recipe, find_recipe
 from pyro_bnn.registry import find_saved, look_up
 from pyro_bnn.runs.doubts import doubts
-from pyro_bnn.runs.folder import RECIPE, RESULTS, RESUMED, Place, change_of, taken, with_rates
+from pyro_bnn.runs.folder import RECIPE, RESULTS, RESUMED, Place, change_of, identity, taken, with_rates
 from pyro_bnn.runs.jobs import check_jobs
 from pyro_bnn.runs.loading import load
 from pyro_bnn.runs.units import check_units, train_units
@@ -142,8 +143,21 @@ def train(
     >>> sorted(run.results["test"])
     ['one_draw', 'plug_in', 's_draws']
     """
-    parts = assemble(find_recipe(recipe, variant).changed(settings), data_root)
     check_jobs(jobs)
+    ranks = Ranks.here()
+    alone_or_first = ranks is None or ranks.first
+    with nullcontext() if ranks is None else ranks.together():
+        parts = assemble(find_recipe(recipe, variant).changed(settings), data_root)
+        if resume and alone_or_first and isinstance(out, (str, Path)) and not Path(out).is_dir():
+            raise FileNotFoundError(
+                f"there is no run folder {out} to go on with: leave out resume=True to begin one there"
+            )
+        if ranks is not None:
+            _check_ranks(parts, ranks)
+        # what is unknown is said before anything is made
+        found = [look_up("trackers", name) for name in trackers if alone_or_first]
+    if ranks is not None:
+        ranks.check_same({"the recipe": identity(parts.recipe)}, "the ranks cannot train together")
     apart = _Apart(jobs, ray, progress) if jobs > 1 or ray is not None else None
     if apart is not None:
         check_units(parts)
@@ -156,28 +170,35 @@ def train(
                 f"jobs={jobs}, ray={ray!r}: processes of their own meet in a run folder and call no callbacks: give "
                 f"out= and leave out callbacks= and trackers="
             )
-    if resume and isinstance(out, (str, Path)) and not Path(out).is_dir():
-        raise FileNotFoundError(f"there is no run folder {out} to go on with: leave out resume=True to begin one there")
     watchers = list(callbacks)
-    if progress:
+    if progress and alone_or_first:
         from pyro_bnn.runs.progress import ProgressReport
 
         watchers.append(ProgressReport())
-    found = [look_up("trackers", name) for name in trackers]  # what is unknown is said before anything is made
     if out is None:
         with _tracked(found, parts.recipe, None) as tracked:
             return _train(parts, None, [*watchers, *tracked], data_root, report=False)
-    path = out() if callable(out) else Path(out)
-    there = path.is_dir()
+    if ranks is not None and not ranks.first:
+        return _beside_first(parts, ranks, watchers, data_root)
+    path: Path | None = None
+    there = False
     try:
-        with taken(path, parts.recipe, resume=resume) as place:
-            there = True
+        with ExitStack() as stack:
+            with nullcontext() if ranks is None else ranks.together():
+                path = out() if callable(out) else Path(out)
+                there = path.is_dir()
+                place = stack.enter_context(taken(path, parts.recipe, resume=resume))
+                there = True
+                wrong = damaged(path) if (path / RESULTS).is_file() else None
+            finished = wrong is not None and not set(wrong) - {ARVIZ, REPORT}
+            if ranks is not None:
+                told = {"recipe": place.recipe.model_dump(), "changes": place.changes, "finished": finished}
+                ranks.told({**told, "path": str(path.absolute())})
             if place.recipe.model_dump() != parts.recipe.model_dump():  # its rates were changed on the way
                 parts = assemble(place.recipe, data_root)
-            if (path / RESULTS).is_file():
-                wrong = damaged(path)
-                if not set(wrong) - {ARVIZ, REPORT}:
-                    return _finished(path, parts, set(wrong), report=report and place.writable)
+            if finished:
+                return _finished(path, parts, set(wrong or ()), report=report and place.writable)
+            if wrong is not None:
                 log.warning("%s: %s damaged or missing, made again", path, ", ".join(wrong))
             with _tracked(found, place.recipe, path) as tracked:
                 run = _train(parts, place, [*watchers, *tracked], data_root, report=report, apart=apart)
@@ -185,7 +206,7 @@ def train(
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         return run
     except OSError as error:
-        if error.errno is None or (isinstance(error, FileNotFoundError) and path.is_dir()):
+        if error.errno is None or path is None or (isinstance(error, FileNotFoundError) and path.is_dir()):
             raise
         if not path.is_dir():
             if not there:
@@ -201,6 +222,28 @@ def train(
             f"{error.strerror or error}: {error.filename or path}; the run stays as it last was written: free or give "
             f"room and rights there, and go on with --resume (resume=True)"
         ) from error
+
+
+def _check_ranks(parts: Assembly, ranks: Ranks) -> None:
+    """Refuse a method that several processes cannot train together."""
+    if not parts.method.trains_by_fit():
+        raise ValueError(
+            f"method {parts.recipe.method['name']!r} trains in one process, and these are {ranks.count}: start it "
+            "without torchrun, or take one that trains by SVI (svi, map, hwa, ...)"
+        )
+
+
+def _beside_first(parts: Assembly, ranks: Ranks, watchers: Sequence[Callback], data_root: str | Path | None) -> Run:
+    """Train on a rank that writes nothing; rank 0 has the run folder."""
+    with ranks.together():
+        pass  # until rank 0 has its folder, or says why not
+    told: dict[str, Any] = ranks.told({})
+    recipe = Recipe.build(told["recipe"])
+    if recipe.model_dump() != parts.recipe.model_dump():
+        parts = assemble(recipe, data_root)
+    if told["finished"]:
+        return _finished(Path(told["path"]), parts, set(), report=False)
+    return _train(parts, None, watchers, data_root, report=False, changes=told["changes"])
 
 
 @contextmanager
@@ -266,11 +309,15 @@ def _train(
     data_root: str | Path | None,
     *,
     report: bool,
+    changes: Sequence[Mapping[str, Any]] = (),
     apart: _Apart | None = None,
 ) -> Run:
-    """Train until all is done, lowering the rates after a divergence as often as the recipe allows."""
-    path = None if place is None else place.path
-    changes: list[dict[str, Any]] = []
+    """
+    Train until all is done, lowering the rates after a divergence as often as the recipe allows.
+
+    :param changes: the changes of the rates so far, where there is no place that knows them.
+    """
+    path, ranks = None if place is None else place.path, Ranks.here()
     while True:
         settled, runs = parts.recipe, ("",) if place is None else place.runs
         try:
@@ -301,6 +348,8 @@ def _train(
             else:
                 place.change(lowered, str(error))
             parts = assemble(lowered, data_root)
+    if ranks is not None and not outcome.interrupted:
+        ranks.share(parts.model, outcome.guide)
     posterior = Posterior(parts.model, parts.guide if outcome.guide is None else outcome.guide, _info(parts))
     if outcome.interrupted:
         if path is not None and outcome.history and outcome.guide is not None:
@@ -310,7 +359,8 @@ def _train(
         _write_posterior(path, posterior, outcome.history)
     started = time.perf_counter()
     changes = place.changes if place is not None else changes
-    evaluation = _evaluation(posterior, parts)
+    with evaluating(ranks):
+        evaluation = _evaluation(posterior, parts)
     results = {
         "recipe": settled.name,
         "data": settled.data,
@@ -319,7 +369,7 @@ def _train(
         "num_samples": evaluation.num_samples,
         "num_test": len(parts.data.test),
         "test": evaluation.table,
-        "doubts": doubts(posterior, parts.data, evaluation),
+        "doubts": doubts(posterior, parts.data, evaluation) if ranks is None or ranks.first else [],
         "method": settled.method,
         "facts": outcome.facts,
         "changes": [{key: value for key, value in change.items() if key != "was"} for change in changes],
@@ -328,7 +378,7 @@ def _train(
         "best_epoch": outcome.best_epoch,
         "ended": outcome.reason,
         "seconds": {"train": outcome.seconds, "evaluate": time.perf_counter() - started},
-        **_circumstances(),
+        **_circumstances(ranks),
     }
     if path is not None:
         with staged(path) as stage:
@@ -381,7 +431,8 @@ def _write_outputs(
         )
 
 
-def _circumstances() -> dict[str, Any]:
+def _circumstances(ranks: Ranks | None) -> dict[str, Any]:
+    count = {} if ranks is None else {"ranks": ranks.count}
     return {
         "date": datetime.now(timezone.utc).date().isoformat(),
         "pyro_bnn": __version__,
@@ -389,6 +440,7 @@ def _circumstances() -> dict[str, Any]:
         "pyro": pyro.__version__,
         "python": platform.python_version(),
         "machine": f"{cpu_name()}, {torch.get_num_threads()} threads",
+        **count,
     }
 
 
