@@ -25,6 +25,8 @@ from pyro_bnn.version import __version__
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from pyro_bnn.recipe import Recipe
+
 __all__ = ["app", "main"]
 
 app = typer.Typer(
@@ -38,6 +40,10 @@ app = typer.Typer(
 
 Variant = Annotated[
     str | None, typer.Option("--variant", help="One of the recipe's variants (see `pyro-bnn list variants`).")
+]
+Ray = Annotated[
+    str | None,
+    typer.Option("--ray", help="Run on a Ray cluster: local, or the address of one. Needs the extra ray."),
 ]
 _RUN = "A run folder, a saved posterior or archive, the name of a shipped one, hf://USER/NAME or https://HOST/FILE.zip."
 DataRoot = Annotated[Path | None, typer.Option(help="Folder of the data sets; default PYRO_BNN_DATA, else the cache.")]
@@ -269,6 +275,13 @@ def train(
     report: Annotated[
         bool, typer.Option("--report/--no-report", help="Write posterior.nc and report.html, too.")
     ] = True,
+    seeds: Annotated[
+        str | None, typer.Option(help="Train several seeds, 0,1,2 or 0-4, into seed-N of the run folder.")
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Members, chains or seeds side by side, one thread each; the same bits.")
+    ] = 1,
+    ray: Ray = None,
     data_root: DataRoot = None,
     timeout: Annotated[float, typer.Option(help="Under torchrun: seconds that ranks wait for one another.")] = 600.0,
 ) -> None:
@@ -286,6 +299,12 @@ def train(
     chosen.changed(changes)
     if resume and out is None:
         raise ValueError("--resume needs the run folder to go on with: add --out DIR")
+    if seeds is not None and log:
+        raise ValueError(f"--log {log[0]} with --seeds: log the seeds one by one, with --set seed=N")
+    if seeds is not None:
+        out = out or Path("runs") / f"{chosen.name}-seeds"
+        _train_seeds(chosen.changed(changes), seeds, out, jobs, ray, data_root, resume, report)
+        return
     if resume and out is not None and not out.is_dir():
         raise FileNotFoundError(f"there is no run folder {out} to go on with: leave out --resume to begin one there")
     from pyro_bnn.runs.ranks import check_restarts, is_first, process_group, quiet_unless_first, restarted
@@ -305,9 +324,8 @@ def train(
     run: Run | None = None
     with suppress(KeyboardInterrupt), process_group(device or chosen.changed(changes).device, timeout):
         resume = resume or (restarted() and out is not None and out.is_dir())
-        run = run_training(
-            chosen, out=claim, data_root=data_root, resume=resume, report=report, trackers=log or (), **changes
-        )
+        options: dict[str, Any] = {"data_root": data_root, "resume": resume, "report": report, "jobs": jobs, "ray": ray}
+        run = run_training(chosen, out=claim, trackers=log or (), **options, **changes)
     if not is_first():
         raise typer.Exit(0 if run is not None and run.finished else 130)
     if run is None or not run.finished:
@@ -321,6 +339,43 @@ def train(
         f"trained in {seconds['train']:.1f} s, scored in {seconds['evaluate']:.1f} s; run folder: {claimed[0]}"
         + (f"; IN DOUBT: {doubtful[0]}" if doubtful else "")
     )
+
+
+def _train_seeds(
+    recipe: "Recipe",
+    seeds: str,
+    out: Path,
+    jobs: int,
+    ray: str | None,
+    data_root: Path | None,
+    resume: bool,
+    report: bool,
+) -> None:
+    """Train seeds side by side and print what each scored."""
+    from statistics import fmean, stdev
+
+    from rich.table import Table
+
+    from pyro_bnn.runs.seeds import parse_seeds, seed_folder, train_seeds
+
+    options: dict[str, Any] = {"jobs": jobs, "ray": ray, "data_root": data_root, "report": report}
+    options["resume"] = True if resume else None
+    chosen = parse_seeds(seeds)
+    tables = train_seeds(recipe, chosen, out, **options, done=lambda name: _say(f"{name} done"))
+    scores = {seed: table["test"]["s_draws"] for seed, table in tables.items()}
+    shown = [(key, *_ROWS[key]) for key in _ROWS if key in next(iter(scores.values()))]
+    table = Table(title=f"{recipe.name}: test rows, {recipe.num_samples} samples", title_style="bold")
+    for label in ("seed", *(label for _, label, _ in shown)):
+        table.add_column(label, justify="right")
+    for seed, score in scores.items():
+        table.add_row(str(seed), *(_figure({key: score[key]}, key, unit) for key, _, unit in shown))
+    if len(scores) > 1:
+        values = {key: [score[key] for score in scores.values()] for key, _, _ in shown}
+        means = {key: {key: fmean(v), f"{key}_sd": stdev(v)} for key, v in values.items()}
+        table.add_row("mean ± sd", *(_figure(means[key], key, unit) for key, _, unit in shown))
+    _console().print(table)
+    folders = shlex.join(["pyro-bnn", "card", *(str(seed_folder(out, seed)) for seed in chosen)])
+    _say(f"run folders: {out}; a card of them: {folders}")
 
 
 @app.command()
@@ -375,6 +430,7 @@ def study(
         str, typer.Option(help="smoke (seconds), cpu (minutes) or source (the source's own size).")
     ] = "cpu",
     jobs: Annotated[int | None, typer.Option(min=1, help="Trials side by side; default the cores.")] = None,
+    ray: Ray = None,
     show: Annotated[
         bool, typer.Option("--list", help="Show the trials and the commands that train them; run none.")
     ] = False,
@@ -404,6 +460,7 @@ def study(
             name,
             scale=size,
             jobs=jobs or os.cpu_count() or 1,
+            ray=ray,
             out=out,
             data_root=data_root,
             done=lambda finished, total: progress.update(task, completed=finished, total=total),
@@ -428,6 +485,79 @@ def study(
     for line in outcome["diverged"]:
         _say(f"diverged: {line}")
     _say(f"{outcome['trials']} trials, {outcome['seeds']} seeds; outcome and picture: {out}")
+
+
+@app.command("sweep")
+def sweep_settings(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name or a .toml file.")],
+    vary: Annotated[
+        list[str],
+        typer.Option(help="KEY=LAW(NUMBERS) or KEY=A,B,C; repeat. uniform, loguniform, normal, lognormal, integers."),
+    ],
+    runs: Annotated[
+        int | None, typer.Option(min=1, help="Trials to draw; default all combinations, if only lists are varied.")
+    ] = None,
+    variant: Variant = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Change a key in every trial.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Trials side by side; default the cores.")] = None,
+    ray: Annotated[
+        str,
+        typer.Option(help="local, none, or the address of a Ray cluster; default local where Ray is installed."),
+    ] = "auto",
+    asha: Annotated[bool, typer.Option("--asha", help="Let ASHA stop bad trials early; needs Ray.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder; default runs/sweep-RECIPE. The same sweep goes on.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    data_root: DataRoot = None,
+) -> None:
+    """Train a recipe with many settings; compare them on validation rows."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from pyro_bnn.recipe import parse_settings
+    from pyro_bnn.runs.jobs import ray_is_there
+    from pyro_bnn.runs.sweep import METRIC, sweep, trial_folder
+
+    engine = ("local" if ray_is_there() else None) if ray == "auto" else None if ray == "none" else ray
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(f"sweep of {recipe}", total=runs)
+        swept = sweep(
+            recipe,
+            vary,
+            runs=runs,
+            variant=variant,
+            settings=parse_settings(settings or []),
+            seed=seed,
+            jobs=jobs,
+            ray=engine,
+            asha=asha,
+            out=out,
+            data_root=data_root,
+            done=lambda finished, total: progress.update(task, completed=finished, total=total),
+        )
+    if as_json:
+        typer.echo(json.dumps(swept.rows, indent=2))
+        return
+    from collections import Counter
+
+    from rich.table import Table
+
+    scored = sorted((row for row in swept.rows if row.get(METRIC) is not None), key=lambda row: float(row[METRIC]))
+    keys = [one.partition("=")[0].strip() for one in vary]
+    shown = ["trial", *keys, "status", METRIC, *(key for key in ("val_accuracy", "val_rmse") if key in scored[0])]
+    table = Table(title=f"the best of {len(swept.rows)} trials, on validation rows", title_style="bold")
+    for key in shown:
+        table.add_column(key, justify="right")
+    for row in scored[:5]:
+        table.add_row(*(f"{v:.5g}" if isinstance(v := row.get(key), float) else _cell(v) for key in shown))
+    _console().print(table)
+    counts = ", ".join(f"{count} {status}" for status, count in Counter(row["status"] for row in swept.rows).items())
+    for row in swept.rows:
+        if row["status"] == "failed":
+            _say(f"failed: trial {row['trial']}: {row['error']}")
+    best = "" if swept.best is None else f"; the best is in {trial_folder(swept.folder, swept.best['trial'])}"
+    _say(f"{counts}; table and picture: {swept.folder / 'trials.csv'}, {swept.folder / 'sweep.svg'}{best}")
 
 
 @app.command()

@@ -35,6 +35,7 @@ __all__ = [
     "names",
     "path_of",
     "register",
+    "trusted_packages",
     "trusting",
 ]
 
@@ -291,6 +292,11 @@ def trusting(*packages: str) -> Iterator[None]:
         yield
     finally:
         _TRUSTED.reset(token)
+
+
+def trusted_packages() -> frozenset[str]:
+    """Return the packages that are trusted at present."""
+    return _TRUSTED.get()
 
 
 def find_saved(path: str, *, trust: Collection[str] = ()) -> Any:

@@ -34,6 +34,8 @@ from pyro_bnn.cards.make import (
 )
 from pyro_bnn.cards.text import markdown, readme_table
 from pyro_bnn.cards.tuning import earlier_settings, number_tried, settings_tried
+from pyro_bnn.common.errors import BadFile
+from pyro_bnn.common.manifest import seal
 from pyro_bnn.data import load_data
 from pyro_bnn.recipe import find_recipe, parse_settings
 from pyro_bnn.runs.finished import open_run
@@ -296,6 +298,39 @@ def test_another_posterior_does_not_come_out(card: Path, tmp_path: Path) -> None
     posterior.save(other, compact=True)
     assert not verify(other).comes_out_again
     assert verify_noise(other) > 10 * NOISE_TOLERANCE
+
+
+def test_a_card_made_again_keeps_nothing_of_the_one_before(card: Path, tmp_path: Path) -> None:
+    other = tmp_path / "small"
+    shutil.copytree(card, other)
+    assert (other / "curve.svg").is_file()
+    assert (other / "twin").is_dir()
+    plain = run(tmp_path / "plain", seed=3, epochs=1, val_fraction=0.0)  # without validation there is no curve
+    make_card([plain], name="small", out=other, data_root="nowhere")
+    assert not (other / "curve.svg").exists()
+    assert not (other / "twin").exists()
+    assert "curve" not in read_card(other)
+    assert set(json.loads((other / "manifest.json").read_text())["files"]) == {
+        path.name for path in other.iterdir() if path.name != "manifest.json"
+    }
+    assert verify(other).comes_out_again
+
+
+def test_an_array_of_a_card_is_checked_before_memory_is_taken(card: Path, tmp_path: Path) -> None:
+    """Its maker makes its checksums, too."""
+    other = tmp_path / "small"
+    shutil.copytree(card, other)
+    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 10), }".ljust(117) + "\n"
+    (other / "noise.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode())
+    with pytest.raises(BadFile, match=r"noise\.npy is damaged"):
+        verify_noise(other)
+    seal(other)
+    with pytest.raises(BadFile, match="header for 40,000,000,000,000 bytes and holds 0"):
+        verify_noise(other)
+    np.save(other / "noise.npy", np.array([{}]), allow_pickle=True)
+    seal(other)
+    with pytest.raises(BadFile, match="not numbers, truth values or words"):
+        verify_noise(other)
 
 
 def test_the_tolerances() -> None:

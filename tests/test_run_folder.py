@@ -106,7 +106,11 @@ def test_other_things_files_and_links_are_refused_and_left_alone(tmp_path: Path)
     (tmp_path / "run" / "checkpoint").symlink_to(tmp_path / "notes")
     with pytest.raises(ValueError, match="is a link, which is not followed"):
         run(tmp_path / "run")
-    assert [path.name for path in (tmp_path / "notes").iterdir()] == ["thesis.tex"]
+    (tmp_path / "run" / "checkpoint").unlink()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "notes" / "thesis.tex")
+    with pytest.raises(ValueError, match="is a link, which is not followed"):
+        run(tmp_path / "run")
+    assert [path.read_text() for path in (tmp_path / "notes").iterdir()] == ["precious"]
 
 
 def test_a_planted_link_is_not_followed(tmp_path: Path, cut: Path, whole: Path) -> None:
@@ -258,6 +262,16 @@ def test_a_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
     with pytest.raises((RuntimeError, FileNotFoundError), match="run"):
         run(tmp_path / "run", callbacks=[Removes()])
     assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_known_before_training(tmp_path: Path) -> None:
+    class Fails(Callback):
+        def start(self, state: FitState) -> None:
+            raise AssertionError("it was trained")
+
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RuntimeError, match=r"file.*cannot be made: choose another one with out= \(--out\)"):
+        run(tmp_path / "file" / "run", callbacks=[Fails()])
 
 
 def test_what_fails_before_anything_was_trained_leaves_nothing(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+PARTS = ("kills", "ranks", "crashes", "full disk", "read-only folder", "folder gone", "together", "soak")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, and reads /proc")
@@ -16,9 +17,7 @@ ROOT = Path(__file__).parent.parent
     ("share", "parts"),
     [
         pytest.param("0.002", ("kills", "soak"), id="a little"),
-        pytest.param(
-            "0.05", ("kills", "ranks", "crashes", "full disk", "together", "soak"), id="more", marks=pytest.mark.slow
-        ),
+        pytest.param("0.05", PARTS, id="more", marks=pytest.mark.slow),
     ],
 )
 def test_nothing_is_lost(share: str, parts: tuple[str, ...], tmp_path: Path) -> None:
@@ -38,5 +37,6 @@ def test_nothing_is_lost(share: str, parts: tuple[str, ...], tmp_path: Path) -> 
     assert held["kills"]["runs"] > 0
     assert "ranks" not in parts or held["ranks"]["stuck"] == held["ranks"]["other bits"] == 0
     assert "together" not in parts or (held["together"]["refused"] > 0 and held["together"]["shared"] == 0)
+    assert [name for name in parts if held[name]["words"]] == []
     assert held["soak"]["grown"] == 0
     assert held["soak"]["steps"] >= 500

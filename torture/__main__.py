@@ -1,7 +1,7 @@
 """
 Torture the library: kill it, crash it, fill its disk, start it twice, let it run for long; count what was lost.
 
-    python -m torture                             everything: about half an hour on two cores
+    python -m torture                             everything: about forty minutes on two idle cores
     python -m torture --share 0.05 --only kills   a twentieth of one part
     python -m torture --json figures.json         the figures for the documents, too; those of other parts stay
     python -m torture --json figures.json --document docs/trust.md     run nothing; put its figures into that page
@@ -10,8 +10,10 @@ Prints a table of figures and, where something went wrong, what; the exit code i
 """
 
 import argparse
+import importlib
 import json
 import re
+import resource
 import sys
 import tempfile
 import time
@@ -23,7 +25,7 @@ from typing import Any
 
 from pyro_bnn.common.files import insert_between, write_text
 from pyro_bnn.common.limits import Limits
-from torture.crashes import crashes, full_disk
+from torture.crashes import crashes, folder_gone, full_disk, read_only
 from torture.fuzz import FUZZ, fuzzed
 from torture.kills import kills
 from torture.ranks import rank_kills
@@ -35,6 +37,8 @@ PARTS: dict[str, Callable[[Path, float, int], dict[str, Any]]] = {
     "ranks": rank_kills,
     "crashes": crashes,
     "full disk": full_disk,
+    "read-only folder": read_only,
+    "folder gone": folder_gone,
     "together": together,
     "soak": soak,
     **{name: fuzzed(name) for name in FUZZ},
@@ -42,13 +46,41 @@ PARTS: dict[str, Callable[[Path, float, int], dict[str, Any]]] = {
 
 
 def _ready() -> None:
-    """Import what children need, and compute with one thread: what has threads is not to be forked."""
+    """
+    Import what children need, and compute with one thread: what has threads is not to be forked.
+
+    With it goes what is otherwise imported when it is first used, or children would do little else: a kill is to meet
+    a training, and not its imports. And the export for ArviZ gets a tenth of its draws: its files are made by the same
+    calls, and it would take most of the time.
+    """
     import torch
 
     torch.set_num_threads(1)
-    import pyro_bnn.analysis.report.outputs
-    import pyro_bnn.cli
-    import pyro_bnn.runs.train  # noqa: F401
+    for name in _USED_LATE:
+        importlib.import_module(name)
+    from pyro_bnn.analysis.report import outputs
+
+    outputs._DRAWS, outputs._PRIOR_DRAWS = 20, 5
+
+
+_USED_LATE = (
+    "pyro_bnn.analysis.report.outputs",
+    "pyro_bnn.cli",
+    "pyro_bnn.runs.train",
+    "PIL.JpegImagePlugin",
+    "PIL.PngImagePlugin",
+    "arviz",
+    "h5netcdf.legacyapi",
+    "jinja2",
+    "matplotlib.pyplot",
+    "torch._dynamo",
+    "torchmetrics",
+)
+
+
+def _cpu_seconds() -> float:
+    """Return what this process and its children have computed, whatever else the machine does."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def table(figures: dict[str, Any]) -> str:
@@ -86,13 +118,18 @@ def main(arguments: list[str] | None = None) -> int:
         page = insert_between(given.document.read_text(), "torture", table(figures))
         write_text(given.document, insert_between(page, "limits", limits_table()))
         return 0
+    if given.only is None:
+        minutes = max(1, round(40 * given.share))
+        print(f"about {minutes} minutes on two idle cores; parts by themselves: --only", flush=True)
     _ready()
     failed = False
     with tempfile.TemporaryDirectory(prefix="torture-") as folder:
         for name in given.only or PARTS:
-            began = time.monotonic()
+            began, computed = time.monotonic(), _cpu_seconds()
             figures[name] = PARTS[name](Path(folder) / name.replace(" ", "-"), given.share, given.seed)
-            figures[name] |= {"seconds": round(time.monotonic() - began, 1), "share": given.share, "seed": given.seed}
+            figures[name] |= {"seconds": round(time.monotonic() - began, 1)}
+            figures[name] |= {"of computing": round(_cpu_seconds() - computed, 1)}
+            figures[name] |= {"share": given.share, "seed": given.seed}
             figures[name]["date"] = datetime.now(timezone.utc).date().isoformat()
             failed = failed or bool(figures[name]["words"])
             shown = ", ".join(f"{key} {value}" for key, value in figures[name].items() if key != "words")

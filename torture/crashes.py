@@ -1,27 +1,29 @@
 """
-A crash, and a full disk, at every call by which a run changes the disk.
+A crash, a full disk, a folder that turns read-only or is removed, at every call by which a run changes the disk.
 
-The calls of a run are counted; then the run is begun anew for each of them and ends there (`os._exit`), or meets `No
-space left on device` there and at every later call; a file that is being written is half written. A full disk has to be
-one line and exit code 2. What is left is gone on with, to the same bits.
+The calls of a run are counted; then the run is begun anew for each of them and ends there (`os._exit`), or meets an
+error of the system there and at every later call; a file that is being written is half written. An error has to be one
+line and exit code 2. What is left is gone on with, to the same bits.
 """
 
 import errno
 import functools
+import json
 import os
 import resource
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from torture.kinds import recipe_of
-from torture.process import GONE, Ended, at_call, child, fail_from, wait
+from torture.process import GONE, Ended, at_call, child, fail_from, gone_from, shared_out, wait
 from torture.runs import check_same, fingerprint, finish, last_words, train_in
 
-__all__ = ["crashes", "full_disk"]
+__all__ = ["crashes", "folder_gone", "full_disk", "read_only"]
 
 KINDS = ("svi", "ensemble", "hmc", "divergence", "report")
+NEEDS_NO_ROOM = ("unlink", "rmdir", "chmod")
 
 
 def crashes(folder: Path, share: float, seed: int) -> dict[str, Any]:
@@ -49,19 +51,44 @@ def full_disk(folder: Path, share: float, seed: int) -> dict[str, Any]:
     figures: dict[str, Any] = {"calls": 0, "limits": 0, "other bits": 0, "stuck": 0, "words": []}
 
     def full(run: Path, kind: str, number: int, log: Path) -> None:
-        _refused(run, kind, log, lambda: at_call(run, fail_from(number, errno.ENOSPC)))
+        _refused(run, kind, log, lambda: at_call(run, fail_from(number, errno.ENOSPC, NEEDS_NO_ROOM)))
 
     def small(run: Path, kind: str, size: int, log: Path) -> None:
         _refused(run, kind, log, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY)))
 
-    _at_each_call(folder, share, figures, full)
+    _at_each_call(folder, share, figures, full, but=NEEDS_NO_ROOM)
     for size in (2_000, 8_000, 30_000, 100_000)[: max(1, round(4 * share))]:
         place = folder / f"limit-{size}"
         place.mkdir()
         finish(place / "whole", "report", place / "log")
         spoil = functools.partial(small, kind="report", size=size, log=place / "log")
-        _one(place / "run", "report", spoil, place, figures)
+        _one(place / "run", "report", spoil, place, place / "log", figures)
         figures["limits"] += 1
+    return figures
+
+
+def read_only(folder: Path, share: float, seed: int) -> dict[str, Any]:
+    """Let nothing in the folder be changed from a call on, as on a disk that the system has remounted."""
+    figures: dict[str, Any] = {"calls": 0, "other bits": 0, "stuck": 0, "words": []}
+
+    def locked(run: Path, kind: str, number: int, log: Path) -> None:
+        _refused(run, kind, log, lambda: at_call(run, fail_from(number, errno.EROFS)))
+
+    _at_each_call(folder, share, figures, locked, ("svi", "hmc"))
+    return figures
+
+
+def folder_gone(folder: Path, share: float, seed: int) -> dict[str, Any]:
+    """Remove the folder at a call; the run ends, and the next one begins anew."""
+    figures: dict[str, Any] = {"calls": 0, "other bits": 0, "stuck": 0, "words": []}
+
+    def removed(run: Path, kind: str, number: int, log: Path) -> None:
+        # before the first call there is no folder
+        _refused(run, kind, log, lambda: at_call(run, gone_from(max(2, number), run)))
+        if (run / "results.json").exists():
+            raise Ended(f"{kind}: finished in a folder that was removed")
+
+    _at_each_call(folder, share, figures, removed, ("svi", "hmc"))
     return figures
 
 
@@ -85,46 +112,63 @@ def _refused(run: Path, kind: str, log: Path, spoil: Callable[[], None]) -> None
 
 
 def _at_each_call(
-    folder: Path, share: float, figures: dict[str, Any], spoil: Callable[[Path, str, int, Path], None]
+    folder: Path,
+    share: float,
+    figures: dict[str, Any],
+    spoil: Callable[[Path, str, int, Path], None],
+    kinds: Sequence[str] = KINDS,
+    but: Collection[str] = (),
 ) -> None:
-    for kind in KINDS[: max(1, round(len(KINDS) * min(1.0, 2 * share)))]:
+    """
+    Spoil at every call; of the report at those that a run without one, which is among the kinds, does not make.
+
+    :param but: the names of calls that are left out, for nothing happens to them.
+    """
+    for kind in kinds[: max(1, round(len(kinds) * min(1.0, 2 * share)))]:
         place = folder / kind
         place.mkdir(parents=True)
         finish(place / "whole", kind, place / "log")
-        total = _count(place / "counted", kind, place / "log")
-        for number in range(1, total + 1, max(1, round(1 / share))):
-            at = functools.partial(_at, spoil, kind, number, place / "log")
-            _one(place / f"at-{number}", kind, at, place, figures)
-            figures["calls"] += 1
+        before = len(_calls(place / "plain", kind, place / "log", report=False)) if kind == "report" else 0
+        calls = _calls(place / "counted", kind, place / "log", report=kind == "report")
+
+        def at_one(number: int, figures: dict[str, Any]) -> None:
+            log = place / f"at-{number}.words"
+            _one(place / f"at-{number}", kind, functools.partial(_at, spoil, kind, number, log), place, log, figures)
+            figures["calls"] = figures.get("calls", 0) + 1
+
+        numbers = [i + 1 for i, name in enumerate(calls) if i >= before and name not in but]
+        for key, value in shared_out(numbers[:: max(1, round(1 / share))], at_one, place / "work").items():
+            figures[key] += value
 
 
 def _at(spoil: Callable[[Path, str, int, Path], None], kind: str, number: int, log: Path, run: Path) -> None:
     spoil(run, kind, number, log)
 
 
-def _one(run: Path, kind: str, spoil: Callable[[Path], None], place: Path, figures: dict[str, Any]) -> None:
+def _one(run: Path, kind: str, spoil: Callable[[Path], None], place: Path, log: Path, figures: dict[str, Any]) -> None:
     try:
         spoil(run)
-        finish(run, kind, place / "log")
+        finish(run, kind, log)
         check_same(fingerprint(run, kind), fingerprint(place / "whole", kind), kind)
         shutil.rmtree(run)
     except Ended as error:
-        figures["other bits" if "another" in str(error) else "stuck"] += 1
+        what = "other bits" if "another" in str(error) else "stuck"
+        figures[what] = figures.get(what, 0) + 1
         figures["words"].append(f"{run.name}: {error}")
 
 
-def _count(run: Path, kind: str, log: Path) -> int:
-    """Return how many calls a run makes."""
-    counted = run.parent / "count"
+def _calls(run: Path, kind: str, log: Path, *, report: bool) -> list[str]:
+    """Return the names of the calls that a run makes."""
+    written = run.parent / f"{run.name}.calls"
 
     def work() -> int:
         calls: list[str] = []
         at_call(run, lambda count, name: calls.append(name))
-        code = train_in(run, kind)
-        descriptor = os.open(counted, os.O_WRONLY | os.O_CREAT)
-        os.write(descriptor, str(len(calls)).encode())
+        code = train_in(run, kind, report=report)
+        written.write_text(json.dumps(calls))
         return code
 
     if wait(child(work, log)):
         raise Ended(f"{kind}: {last_words(log)}")
-    return int(counted.read_text())
+    names: list[str] = json.loads(written.read_text())
+    return names

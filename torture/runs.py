@@ -11,11 +11,11 @@ from torture.process import Ended, child, wait
 __all__ = ["check_same", "fingerprint", "finish", "train_in"]
 
 
-def train_in(folder: Path, kind: str) -> int:
-    """Train a kind in a folder, going on with what is there."""
+def train_in(folder: Path, kind: str, *, report: bool | None = None) -> int:
+    """Train a kind in a folder, going on with what is there; with a report if the kind is called so."""
     from pyro_bnn.runs.train import train
 
-    train(recipe_of(kind), out=folder, progress=False, report=kind == "report")
+    train(recipe_of(kind), out=folder, progress=False, report=kind == "report" if report is None else report)
     return 0
 
 

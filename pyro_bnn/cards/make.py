@@ -22,7 +22,6 @@ data; without them, its predictions for a little noise come out again.
 """
 
 import argparse
-import io
 import json
 import math
 import platform
@@ -47,10 +46,10 @@ from pyro_bnn.cards.curve import learning_curves
 from pyro_bnn.cards.fair import is_deterministic, unequal
 from pyro_bnn.cards.text import markdown, readme_table
 from pyro_bnn.cards.tuning import earlier_settings, leaves, setting, settings_tried
-from pyro_bnn.common.errors import border
 from pyro_bnn.common.files import atomic_write, insert_between, write_text
-from pyro_bnn.common.manifest import read_listed, seal
+from pyro_bnn.common.manifest import is_sealed, read_listed, remove, seal
 from pyro_bnn.common.reading import parse_json
+from pyro_bnn.data.npz import parse_npy
 from pyro_bnn.methods import make_method
 from pyro_bnn.posterior import DESCRIPTION, TENSORS, Posterior
 from pyro_bnn.recipe import Recipe, check_name, find_recipe, recipe_names
@@ -412,12 +411,16 @@ def make_card(
         pairs[0].posterior.save(folder / TWIN, compact=True)
         card |= _beside(scored, [_score_twin(twin, data_root) for twin in pairs], _command(pairs[0]))
         card["twin"]["tried"] = _tried(pairs[0], twin_tried, None, data_root)
+    elif is_sealed(folder / TWIN):
+        remove(folder / TWIN)  # of the card that was here before
     for now, before in ((card, former), (card.get("twin", {}), former.get("twin", {}))):
         if now and before:
             same = card["recipe"] == former["recipe"] and now["command"] == before["command"]
             now["earlier"] = earlier_settings(before, former["made"]["date"], now["tried"], same)
     curve = learning_curves(name, [run.history for run in opened], [twin.history for twin in pairs])
-    if curve is not None:
+    if curve is None:
+        (folder / CURVE).unlink(missing_ok=True)
+    else:
         write_text(folder / CURVE, curve)
         card["curve"] = CURVE
     write_text(folder / CARD, json.dumps(card, indent=2, allow_nan=False) + "\n")
@@ -588,8 +591,7 @@ def predict_noise(posterior: Posterior) -> Tensor:
 
 
 def _array(folder: Path, name: str) -> Any:
-    with border(f"{folder / name} cannot be read", "take the card from where it came from"):
-        return np.load(io.BytesIO(read_listed(folder, [name])[name]), allow_pickle=False)
+    return parse_npy(read_listed(folder, [name])[name], str(folder / name))
 
 
 def verify_noise(name: str | Path) -> float:

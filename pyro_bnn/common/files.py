@@ -60,13 +60,15 @@ def make_folder(folder: Path) -> None:
 
 
 @contextmanager
-def atomic_write(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
+def atomic_write(path: Path, *, sync: bool = True, make: bool = True) -> Iterator[BinaryIO]:
     """
     Open a file that takes the place of `path` once it is whole; a failure leaves `path` as it was.
 
     :param sync: wait until it is on the disk; False is for what is written anew after a power cut.
+    :param make: make its folder; False is for one that was there, so that its loss is noticed.
     """
-    make_folder(path.parent)
+    if make:
+        make_folder(path.parent)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-", suffix=f"-{path.name}")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -83,9 +85,9 @@ def atomic_write(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
         sync_folder(path.parent)
 
 
-def write_text(path: Path, text: str, *, sync: bool = True) -> None:
-    """Write a file of text, whole or not at all; `sync` as in `atomic_write`."""
-    with atomic_write(path, sync=sync) as file:
+def write_text(path: Path, text: str, *, sync: bool = True, make: bool = True) -> None:
+    """Write a file of text, whole or not at all; the options are those of `atomic_write`."""
+    with atomic_write(path, sync=sync, make=make) as file:
         file.write(text.encode())
 
 

@@ -7,6 +7,7 @@ A reader who finds a manifest in `.next` reads from there what is not moved yet;
 So a process may be killed anywhere: the folder holds all of the old files or all of the new ones.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -80,6 +81,8 @@ def staged(folder: Path, *, unlisted: Collection[str] = ()) -> Iterator[Path]:
     others = {name: entry for name, entry in _there(folder).items() if name not in unlisted}
     with sealed(folder / NEXT, others) as stage:
         yield stage
+    if not is_sealed(folder / NEXT):  # somebody removed the folder
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder / NEXT))
     settle(folder)
 
 
@@ -100,6 +103,7 @@ def settle(folder: Path) -> None:
             if name == MANIFEST:
                 sync_folder(folder)
             os.replace(stage / name, folder / name)
+        sync_folder(folder)
     remove(stage)
 
 
@@ -112,7 +116,7 @@ def seal(folder: Path, names: Iterable[str] | None = None) -> None:
 
 def _write_manifest(folder: Path, entries: Mapping[str, Any]) -> None:
     listed = {name: entries[name] for name in sorted(entries)}
-    write_text(folder / MANIFEST, json.dumps({"format": FORMAT, "files": listed}, indent=1) + "\n")
+    write_text(folder / MANIFEST, json.dumps({"format": FORMAT, "files": listed}, indent=1) + "\n", make=False)
 
 
 def _entries(folder: Path, names: Iterable[str], *, sync: bool = False) -> dict[str, Any]:

@@ -322,13 +322,21 @@ def _standardise_x(
     else:
         standardiser = Standardiser.fit(train.x) if standardise else None
 
-    def apply(rows: Split) -> Split:
+    def apply(rows: Split, part: str) -> Split:
         x = rows.x if standardiser is None else standardiser.apply(rows.x)
-        return replace(rows, x=x.float())
+        return replace(rows, x=_single(x, f"x_{part}"))
 
-    return apply(train), None if val is None else apply(val), apply(test), standardiser
+    return apply(train, "train"), None if val is None else apply(val, "train"), apply(test, "test"), standardiser
+
+
+def _single(values: Tensor, name: str) -> Tensor:
+    """float64 -> float32, which takes what is beyond 3.4e38 as infinity."""
+    single = values.float()
+    if single is not values:
+        check_finite(single.as_subclass(Tensor), f"{name}, in float32,")
+    return single
 
 
 def _standardise_y(rows: Split, standardiser: Standardiser | None) -> Split:
     y = rows.y if standardiser is None else standardiser.apply(rows.y)
-    return replace(rows, y=y.float())
+    return replace(rows, y=_single(y, "y"))

@@ -7,12 +7,13 @@ archive declares. Then so many bytes are inflated and no more. An archive that d
 own size is refused before anything is inflated; one that holds another number of bytes than it declares is damaged.
 """
 
+import io
 import math
 import os
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ from pyro_bnn.common.errors import BadFile, border
 from pyro_bnn.common.limits import check_limit, check_memory, in_words
 from pyro_bnn.common.reading import open_file
 
-__all__ = ["Archive", "npy_header", "read_npy"]
+__all__ = ["Archive", "npy_header", "parse_npy", "read_npy"]
 
 Array = npt.NDArray[Any]
 
@@ -125,10 +126,27 @@ def _so(size: int) -> str:
 
 def read_npy(path: str | Path) -> Array:
     """Return the array of an .npy file."""
-    what = str(path)
-    with open_file(path) as file, border(f"{what} cannot be read as .npy", _REMEDY):
+    with open_file(path) as file:
+        return _array(file, os.fstat(file.fileno()).st_size, str(path))
+
+
+def parse_npy(content: bytes, what: str) -> Array:
+    """
+    Return the array of a whole .npy file that is in memory already.
+
+    >>> import io, numpy as np
+    >>> file = io.BytesIO()
+    >>> np.save(file, np.arange(3))
+    >>> parse_npy(file.getvalue(), "three numbers")
+    array([0, 1, 2])
+    """
+    return _array(io.BytesIO(content), len(content), what)
+
+
+def _array(file: BinaryIO, length: int, what: str) -> Array:
+    with border(f"{what} cannot be read as .npy", _REMEDY):
         dtype, shape, fortran = npy_header(file, what, _REMEDY)
-        size, there = math.prod(shape) * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
+        size, there = math.prod(shape) * dtype.itemsize, length - file.tell()
         if size != there:
             raise BadFile(f"{what} has a header for {size:,} bytes and holds {there:,}: it is damaged, {_REMEDY}")
         check_memory(size * max(1, 4 // dtype.itemsize), f"the array in {what}")

@@ -7,6 +7,7 @@ fit, a member, a chain) keeps its own checkpoint, and a unit that is finished is
 """
 
 import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -18,7 +19,7 @@ import torch
 from pyro.optim import PyroOptim
 
 from pyro_bnn.common.calls import misfit
-from pyro_bnn.common.files import make_folder, write_text
+from pyro_bnn.common.files import sync_folder, write_text
 from pyro_bnn.data.split import Split
 from pyro_bnn.data.standardise import plain
 from pyro_bnn.guides import AutoPoint
@@ -69,7 +70,7 @@ HISTORY = "metrics.jsonl"
 
 def write_history(folder: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     """Write the lines so far."""
-    write_text(folder / HISTORY, history_text(lines), sync=False)
+    write_text(folder / HISTORY, history_text(lines), sync=False, make=False)
 
 
 def history_text(lines: Sequence[Mapping[str, Any]]) -> str:
@@ -85,13 +86,17 @@ class RunFolder(Callback):
     :param run: the hash of the run's recipe, which the states carry.
     :param part: the name of the unit of work, whose states are in a folder of their own; "" if there is a single unit.
     :param before: the lines of the units before it.
+    :param lines: whether to write the lines, too: not where several processes work in the folder.
     """
 
-    def __init__(self, path: Path, run: str, part: str = "", before: Sequence[Mapping[str, Any]] = ()) -> None:
+    def __init__(
+        self, path: Path, run: str, part: str = "", before: Sequence[Mapping[str, Any]] = (), *, lines: bool = True
+    ) -> None:
         self.path = path
         self.run = run
         self.before = list(before)
         self.part = part
+        self.lines = lines
 
     @property
     def checkpoint(self) -> Path:
@@ -103,7 +108,8 @@ class RunFolder(Callback):
         with hold_interrupts():
             make_folder_below(self.path, self.checkpoint)
             save_state_of_epoch(self.checkpoint, state.epoch, state.state_dict(), run=self.run, part=self.part)
-            write_history(self.path, [*self.before, *labelled(state.history, self.part)])
+            if self.lines:
+                write_history(self.path, [*self.before, *labelled(state.history, self.part)])
 
 
 def checkpoints(run: Path, part: str = "") -> Path:
@@ -113,9 +119,10 @@ def checkpoints(run: Path, part: str = "") -> Path:
 
 def make_folder_below(run: Path, folder: Path) -> None:
     """Make a folder inside a run folder; one that has gone meanwhile is not made again, and a link is not followed."""
-    if not run.is_dir():
-        raise FileNotFoundError(f"the run folder {run} is gone")
-    make_folder(folder)
+    for name in reversed([folder, *folder.parents]):
+        if name.is_relative_to(run) and name != run and not name.is_dir():
+            os.mkdir(name)
+            sync_folder(name.parent)
     if folder.resolve() != run.resolve() / folder.relative_to(run):
         raise ValueError(f"{folder} leads out of the run folder, by a link: remove it")
 
@@ -190,6 +197,7 @@ class Work:
     :param callbacks: what every fit calls.
     :param part: the unit of work this is.
     :param runs: the hash of the run's recipe, and of those it had before its rates were changed.
+    :param side_by_side: whether other processes do other parts of the run in the same folder.
     """
 
     parts: "Assembly"
@@ -199,6 +207,7 @@ class Work:
     part: str = ""
     history: list[dict[str, Any]] = field(default_factory=list)
     runs: tuple[str, ...] = ("",)
+    side_by_side: bool = False
 
     @property
     def recipe(self) -> Recipe:
@@ -233,7 +242,7 @@ class Work:
         found, ranks = None, Ranks.here()
         with nullcontext() if ranks is None else ranks.together():
             if self.folder is not None:  # of several ranks the first one's
-                keeper = RunFolder(self.folder, self.runs[0], self.part, self.history)
+                keeper = RunFolder(self.folder, self.runs[0], self.part, self.history, lines=not self.side_by_side)
                 watchers.append(keeper)
                 found = newest_state(keeper.checkpoint, self.runs, self.part)
         saved, new_rates = (None, False) if found is None else (found[0], found[1] != self.runs[0])
@@ -299,6 +308,14 @@ class Method(ABC):
     def trains_by_fit(self) -> bool:
         """Whether all of its training is `fit`'s, so that it has accumulated batches, bfloat16 and several ranks."""
         return False
+
+    def units(self) -> list[str]:
+        """Return the names of the units of work that begin anew each, and may be done side by side; usually none."""
+        return []
+
+    def do_unit(self, work: Work, name: str) -> None:
+        """Do one of `units` alone and leave its state in the run folder, where the whole work finds it done."""
+        raise ValueError(f"{type(self).__name__} has no unit of work {name!r}: it has {self.units() or 'none'}")
 
     def spec(self) -> dict[str, Any]:
         """Return the numbers that are given."""

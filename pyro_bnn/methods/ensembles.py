@@ -82,20 +82,13 @@ class Members(Method, ABC):
 
     def __call__(self, work: Work) -> Outcome:
         """Train one after the other."""
-        parts, method = work.parts, self.member()
+        parts = work.parts
         first = model_state(parts.model)
         guides: list[Any] = []
         states = []
         history, seconds = list(work.history), 0.0
         for m in range(self.members):
-            seed = work.recipe.seed + m
-            guide = parts.guide
-            if m:  # the first member starts where its method alone would
-                pyro.set_rng_seed(seed)
-                guide = self.begin(parts, first, guides[-1])
-            member = replace(parts, recipe=work.recipe.changed({"seed": seed}), guide=guide, method=method)
-            name = f"{work.part}/member-{m + 1}".strip("/")
-            done = method(replace(work, parts=member, part=name, history=history))
+            done = self.train_member(replace(work, history=history), m, first, guides[-1] if m else None)
             history, seconds = done.history, seconds + done.seconds
             if done.interrupted:
                 return Outcome(None, history, None, done.reason, seconds)
@@ -104,11 +97,31 @@ class Members(Method, ABC):
         guide = Ensemble(parts.model, guides, states if first else None)
         return Outcome(guide, history, None, f"all {self.members} members done", seconds)
 
+    def train_member(self, work: Work, m: int, first: Mapping[str, Any], last: Any) -> Outcome:
+        """Train member m, counted from 0; `first` and `last` as in `begin`."""
+        parts, method, seed = work.parts, self.member(), work.recipe.seed + m
+        guide = parts.guide
+        if m:  # the first member starts where its method alone would
+            pyro.set_rng_seed(seed)
+            guide = self.begin(parts, first, last)
+        member = replace(parts, recipe=work.recipe.changed({"seed": seed}), guide=guide, method=method)
+        return method(replace(work, parts=member, part=f"{work.part}/member-{m + 1}".strip("/")))
+
 
 @final
 @dataclass(frozen=True)
 class DeepEnsemble(Members):
     """Members trained apart: each from the model's first state and a guide of its own."""
+
+    def units(self) -> list[str]:
+        """Return the members."""
+        return [f"member-{m + 1}" for m in range(self.members)]
+
+    def do_unit(self, work: Work, name: str) -> None:
+        """Train a member."""
+        if name not in self.units():
+            super().do_unit(work, name)
+        self.train_member(work, self.units().index(name), model_state(work.parts.model), None)
 
     def begin(self, parts: "Assembly", first: Mapping[str, Any], last: Any) -> Any:
         """Go back to the first state; return a new guide."""

@@ -3,8 +3,7 @@
 import logging
 import math
 import time
-from abc import ABC
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, final
 
@@ -51,7 +50,7 @@ class Hamiltonian(Method, ABC):
     """
     What HMC and NUTS have in common; epochs and batches are not used.
 
-    :param chains: run one after another.
+    :param chains: run one after another, or side by side.
     :param warmup: adaptation steps of each.
     :param draws: of each, at least 4: fewer say nothing about convergence.
     :param start: where chains begin: 'uniform' on (-2, 2) in unconstrained space, or 'prior', at a draw of it.
@@ -86,13 +85,27 @@ class Hamiltonian(Method, ABC):
         """Refuse a model that the chains cannot sample."""
         check_sampled(parts.model, parts.data.train)
 
-    def run(self, work: Work, kernel: Literal["nuts", "hmc"], **numbers: Any) -> Outcome:
+    def units(self) -> list[str]:
+        """Return the chains."""
+        return [f"chain-{c + 1}" for c in range(self.chains)]
+
+    def do_unit(self, work: Work, name: str) -> None:
+        """Run a chain."""
+        if name not in self.units():
+            super().do_unit(work, name)
+        self._kept_chain(work, self.units().index(name))
+
+    @abstractmethod
+    def kernel(self) -> tuple[Literal["nuts", "hmc"], dict[str, Any]]:
+        """Return the kernel's name and its own numbers."""
+
+    def __call__(self, work: Work) -> Outcome:
         """Run the chains, each kept in the run folder when it is done, and judge them by what they predict."""
-        parts = work.parts
+        parts, (kernel, _) = work.parts, self.kernel()
         chains, stats, history, seconds = [], [], list(work.history), 0.0
         for c in range(self.chains):
             try:
-                done = self._kept_chain(work, c, kernel, numbers)
+                done = self._kept_chain(work, c)
             except KeyboardInterrupt:
                 return Outcome(None, history, None, INTERRUPTED, seconds)
             chains.append(done["samples"])
@@ -115,12 +128,10 @@ class Hamiltonian(Method, ABC):
         facts |= _convergence(work, guide)
         return Outcome(guide, history, None, f"all {self.chains} chains done", seconds, facts)
 
-    def _kept_chain(
-        self, work: Work, c: int, kernel: Literal["nuts", "hmc"], numbers: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def _kept_chain(self, work: Work, c: int) -> dict[str, Any]:
         """Return a chain, from the run folder if it was finished before."""
         if work.folder is None:
-            return self._chain(work, c, kernel, numbers)
+            return self._chain(work, c)
         folder, part = checkpoints(work.folder, work.part), f"{work.part}/chain-{c + 1}".strip("/")
         kept = folder / f"chain-{c + 1}"
         if kept.with_suffix(".pt").is_file():
@@ -130,13 +141,13 @@ class Hamiltonian(Method, ABC):
                 return load_state(kept, runs=work.runs, part=part)
             except Damaged as error:
                 log.warning("%s; it is drawn again", str(error).partition(";")[0])
-        done = self._chain(work, c, kernel, numbers)
+        done = self._chain(work, c)
         make_folder_below(work.folder, folder)
         save_state(kept, done, run=work.runs[0], part=part)
         return done
 
-    def _chain(self, work: Work, c: int, kernel: Literal["nuts", "hmc"], numbers: Mapping[str, Any]) -> dict[str, Any]:
-        recipe = work.recipe
+    def _chain(self, work: Work, c: int) -> dict[str, Any]:
+        recipe, (kernel, numbers) = work.recipe, self.kernel()
         started = time.perf_counter()
         shown = [one for one in work.callbacks if isinstance(one, ProgressBar) and one.is_shown]
         words, total = f"chain {c + 1} of {self.chains}, draw", self.warmup + self.draws
@@ -190,9 +201,9 @@ class Nuts(Hamiltonian):
         super().__post_init__()
         check_count("max_tree_depth", self.max_tree_depth)
 
-    def __call__(self, work: Work) -> Outcome:
-        """Sample."""
-        return self.run(work, "nuts", max_tree_depth=self.max_tree_depth)
+    def kernel(self) -> tuple[Literal["nuts", "hmc"], dict[str, Any]]:
+        """Return NUTS and its depth."""
+        return "nuts", {"max_tree_depth": self.max_tree_depth}
 
 
 @final
@@ -206,6 +217,6 @@ class Hmc(Hamiltonian):
         super().__post_init__()
         check_number("trajectory_length", self.trajectory_length, "above 0", lambda v: 0 < v < math.inf)
 
-    def __call__(self, work: Work) -> Outcome:
-        """Sample."""
-        return self.run(work, "hmc", trajectory_length=self.trajectory_length)
+    def kernel(self) -> tuple[Literal["nuts", "hmc"], dict[str, Any]]:
+        """Return HMC and its trajectory."""
+        return "hmc", {"trajectory_length": self.trajectory_length}

@@ -2,7 +2,8 @@
 The folder of a run: claimed when a run starts, kept by one process at a time, and taken up from any moment on.
 
 A process that trains holds a lock on `.lock` in the folder, which the system drops when the process ends in whatever
-way. What a killed one left half-written is removed by the next. `changes.json` says which learning rates the run went
+way; processes that do parts of its work share that lock, so that a run is nobody else's before the last of them has
+ended. What a killed one left half-written is removed by the next. `changes.json` says which learning rates the run went
 on with, from when on and why; a state of before a change is of this run, and one of any other recipe is not.
 """
 
@@ -33,10 +34,13 @@ __all__ = [
     "RECIPE",
     "RESULTS",
     "RESUMED",
+    "Busy",
     "Place",
     "change_of",
     "claim_next",
     "identity",
+    "joined",
+    "locked",
     "taken",
     "with_rates",
 ]
@@ -49,6 +53,10 @@ RESUMED = "resumed"
 
 _OWN = {RECIPE, CHANGES, HISTORY, MANIFEST, "checkpoint", LOCK}
 """What a folder of a run that was begun may hold, even if its recipe is missing or damaged."""
+
+
+class Busy(ValueError):
+    """Another process works in the folder."""
 
 
 def identity(recipe: Recipe) -> str:
@@ -89,7 +97,20 @@ class Place:
     path: Path
     recipe: Recipe
     changes: list[dict[str, Any]] = field(default_factory=list)
-    writable: bool = True
+    lock: int | None = None
+
+    @property
+    def writable(self) -> bool:
+        """Whether the folder was taken, and not only read."""
+        return self.lock is not None
+
+    def share(self) -> str:
+        """Let other processes join in the work; return what they join by (:func:`joined`)."""
+        assert self.lock is not None
+        if sys.platform != "win32":
+            fcntl.flock(self.lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        os.lseek(self.lock, 0, os.SEEK_SET)
+        return os.read(self.lock, 200).decode()
 
     @property
     def runs(self) -> tuple[str, ...]:
@@ -121,14 +142,15 @@ def taken(path: Path, recipe: Recipe, *, resume: bool | None) -> Iterator[Place]
         raise ValueError(f"{path} is a file: choose another folder with out= (--out)")
     make_folder(path)
     _refuse_other_things(path)
-    with _locked(path) as writable:
+    with locked(path) as lock:
+        writable = lock is not None
         if writable:
             settle(path)
             sweep(path)
         held = _held(path)
         if held is not None and resume is False:
             raise ValueError(f"{path} holds a run already: resume it (--resume) or choose another folder (--out)")
-        place = Place(path, *(held or (recipe, [])), writable=writable)
+        place = Place(path, *(held or (recipe, [])), lock=lock)
         finished = (path / RESULTS).is_file()
         if writable and finished and held is None:  # nobody knows whose results they are; the states do
             (path / RESULTS).unlink()
@@ -216,20 +238,49 @@ def _refuse_other_things(path: Path) -> None:
     strange = {name for name in names - _OWN if not is_leftover(name)}
     if strange and RECIPE not in names and not is_sealed(path):
         raise ValueError(f"{path} is a folder with other things in it: choose a new or empty one with out= (--out)")
-    if (path / "checkpoint").is_symlink():
-        raise ValueError(f"{path / 'checkpoint'} is a link, which is not followed: remove it")
+    for name in ("checkpoint", LOCK):
+        if (path / name).is_symlink():
+            raise ValueError(f"{path / name} is a link, which is not followed: remove it")
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[bool]:
-    """Hold the lock of a folder; False where nothing can be written there."""
+def joined(path: Path, holder: str) -> Iterator[None]:
+    """
+    Share the lock of a run folder while doing a part of its work.
+
+    :param holder: what `Place.share` returned; a folder that another process has taken since is refused.
+    """
+    try:
+        descriptor = os.open(path / LOCK, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"the run folder {path} is not there on {socket.gethostname()}: choose one that all machines see with out= "
+            f"(--out)"
+        ) from None
+    try:
+        free = True
+        if sys.platform != "win32":
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                free = False
+        if not free or os.read(descriptor, 200).decode() != holder:
+            raise RuntimeError(f"{path} was taken by another process meanwhile, which goes on with it")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[int | None]:
+    """Hold the lock of a folder, and yield its file; None where nothing can be written there."""
     lock = path / LOCK
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        yield False
+        yield None
         return
     try:
         if sys.platform != "win32":
@@ -237,12 +288,12 @@ def _locked(path: Path) -> Iterator[bool]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 holder = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
-                raise ValueError(
+                raise Busy(
                     f"{path} is being trained by {holder}: wait for it, or choose another folder with out= (--out)"
                 ) from None
         since = datetime.now(timezone.utc).isoformat(timespec="seconds")
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode())
-        yield True
+        yield descriptor
     finally:
         os.close(descriptor)

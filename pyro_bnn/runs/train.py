@@ -8,8 +8,10 @@ and SHA-256 of each. Everything is built and checked before the folder is made, 
 scored, and what is written is whole or not there: the run can be taken up from wherever it was killed.
 """
 
+import errno
 import json
 import logging
+import os
 import platform
 import shlex
 import time
@@ -17,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -36,13 +39,15 @@ from pyro_bnn.inference.distributed import Ranks, evaluating
 from pyro_bnn.inference.fit_state import Diverged
 from pyro_bnn.inference.svi import Callback
 from pyro_bnn.methods import Work
-from pyro_bnn.methods.base import HISTORY, history_text
+from pyro_bnn.methods.base import HISTORY, INTERRUPTED, Outcome, history_text
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.recipe import Recipe, find_recipe
 from pyro_bnn.registry import find_saved, look_up
 from pyro_bnn.runs.doubts import doubts
 from pyro_bnn.runs.folder import RECIPE, RESULTS, RESUMED, Place, change_of, identity, taken, with_rates
+from pyro_bnn.runs.jobs import check_jobs
 from pyro_bnn.runs.loading import load
+from pyro_bnn.runs.units import check_units, train_units
 from pyro_bnn.tracking.base import Tracker
 from pyro_bnn.version import __version__
 
@@ -93,6 +98,8 @@ def train(
     progress: bool = True,
     report: bool = True,
     callbacks: Sequence[Callback] = (),
+    jobs: int = 1,
+    ray: str | None = None,
     trackers: Sequence[str] = (),
     **settings: Any,
 ) -> Run:
@@ -110,6 +117,9 @@ def train(
     :param callbacks: what every fit of the training calls; see :class:`~pyro_bnn.inference.Callback`.
     :param trackers: where curves are shown as well, by name: "tensorboard", "mlflow", "wandb", or
         "my_package:MyTracker"; see :mod:`pyro_bnn.tracking`.
+    :param jobs: members of an ensemble, or chains, that are trained at a time, in processes of their own with one
+        thread each; the posterior is the same.
+    :param ray: "local" or the address of a Ray cluster that trains them, whose machines all see `out`.
     :param settings: recipe keys to change, e.g. `epochs=3`; dotted ones as `**{"optim.loc.lr": 1e-3}`.
     """
     ranks = Ranks.here()
@@ -126,6 +136,19 @@ def train(
         found = [look_up("trackers", name) for name in trackers if alone_or_first]
     if ranks is not None:
         ranks.check_same({"the recipe": identity(parts.recipe)}, "the ranks cannot train together")
+    check_jobs(jobs)
+    apart = _Apart(jobs, ray, progress) if jobs > 1 or ray is not None else None
+    if apart is not None:
+        check_units(parts)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            raise ValueError(
+                f"jobs={jobs}, ray={ray!r} within a process group: leave them out, or start without torchrun"
+            )
+        if out is None or callbacks or trackers:
+            raise ValueError(
+                f"jobs={jobs}, ray={ray!r}: processes of their own meet in a run folder and call no callbacks: give "
+                f"out= and leave out callbacks= and trackers="
+            )
     watchers = list(callbacks)
     if progress and alone_or_first:
         from pyro_bnn.runs.progress import ProgressReport
@@ -137,11 +160,14 @@ def train(
     if ranks is not None and not ranks.first:
         return _beside_first(parts, ranks, watchers, data_root)
     path: Path | None = None
+    there = False
     try:
         with ExitStack() as stack:
             with nullcontext() if ranks is None else ranks.together():
                 path = out() if callable(out) else Path(out)
+                there = path.is_dir()
                 place = stack.enter_context(taken(path, parts.recipe, resume=resume))
+                there = True
                 wrong = damaged(path) if (path / RESULTS).is_file() else None
             finished = wrong is not None and not set(wrong) - {ARVIZ, REPORT}
             if ranks is not None:
@@ -154,10 +180,23 @@ def train(
             if wrong is not None:
                 log.warning("%s: %s damaged or missing, made again", path, ", ".join(wrong))
             with _tracked(found, place.recipe, path) as tracked:
-                return _train(parts, place, [*watchers, *tracked], data_root, report=report)
+                run = _train(parts, place, [*watchers, *tracked], data_root, report=report, apart=apart)
+        if not path.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return run
     except OSError as error:
         if error.errno is None or path is None or (isinstance(error, FileNotFoundError) and path.is_dir()):
             raise
+        if not path.is_dir():
+            if not there:
+                raise RuntimeError(
+                    f"{error.strerror or error}: {error.filename or path}; the run folder {path} cannot be made: "
+                    f"choose another one with out= (--out), or give rights there"
+                ) from error
+            raise RuntimeError(
+                f"the run folder {path} is gone: it was moved or removed while it was trained; put it back and go on "
+                f"with --resume (resume=True), or begin anew"
+            ) from error
         raise RuntimeError(
             f"{error.strerror or error}: {error.filename or path}; the run stays as it last was written: free or give "
             f"room and rights there, and go on with --resume (resume=True)"
@@ -217,6 +256,25 @@ def resuming(path: Path, data_root: str | Path | None = None, trackers: Sequence
     return shlex.join(["pyro-bnn", "train", str(path / RECIPE), "--out", str(path), "--resume", *root, *logs])
 
 
+@final
+@dataclass(frozen=True)
+class _Apart:
+    """How the units of a training are done side by side."""
+
+    jobs: int
+    ray: str | None
+    shown: bool
+
+    def train(self, place: Place, parts: Assembly, data_root: str | Path | None) -> None:
+        """Do the units, and say how far it is."""
+        say = partial(print, flush=True) if self.shown else _nothing
+        train_units(place, parts, jobs=self.jobs, ray=self.ray, data_root=data_root, say=say)
+
+
+def _nothing(line: str) -> None:
+    """Say nothing."""
+
+
 def _train(
     parts: Assembly,
     place: Place | None,
@@ -225,6 +283,7 @@ def _train(
     *,
     report: bool,
     changes: Sequence[Mapping[str, Any]] = (),
+    apart: _Apart | None = None,
 ) -> Run:
     """
     Train until all is done, lowering the rates after a divergence as often as the recipe allows.
@@ -235,8 +294,15 @@ def _train(
     while True:
         settled, runs = parts.recipe, ("",) if place is None else place.runs
         try:
+            if place is not None and apart is not None:
+                apart.train(place, parts, data_root)
             with parts.layers():
                 outcome = parts.method(Work(parts, settled, path, watchers, runs=runs))
+            break
+        except KeyboardInterrupt:
+            if apart is None:
+                raise
+            outcome = Outcome(None, [], None, INTERRUPTED, 0.0)
             break
         except Diverged as error:
             changes, allowed = changes if place is None else place.changes, settled.on_divergence

@@ -1,8 +1,9 @@
 """
-Curves and landscapes as parts of a study's picture.
+Curves, landscapes and dots as parts of a picture of a study or a sweep.
 
 A curve has its band in the same colour; what was not measured is thin and dashed. In a landscape the deeper colour is
-the higher value, a cross a training that diverged. Two figures stand side by side, each under its own key.
+the higher value, a cross a training that diverged. A dot is a trial, a ring the best of them. Two figures stand side by
+side, each under its own key.
 """
 
 import math
@@ -15,7 +16,7 @@ from pyro_bnn.analysis.report.svg import label, log_ticks, ticks
 __all__ = ["STYLE", "figures"]
 
 _GAP, _EDGE, _PLOT, _LETTER = 20, 16, 168, 6.5
-_LEFT = {"curves": 46, "landscape": 60}  # room for the numbers of y, and for its name
+_LEFT = {"curves": 46, "landscape": 60, "dots": 46}  # room for the numbers of y, and for its name
 _COLOURS = 8
 _LIGHT = ("2f5fd0", "c8691c", "14848f", "8a4fbf", "c2416b", "7d6327", "5b616e", "1d1f24")
 _DARK = ("7ea6ff", "f0a35e", "5fc9d3", "c39bf0", "ff8fb0", "d3b770", "a0a6b2", "e9e9ea")
@@ -92,12 +93,12 @@ def figures(body: list[str], drawn: Sequence[Mapping[str, Any]], width: float, y
         top = y + 34 + 16 * max(len(lines) for lines in keys)
         for i, (figure, lines) in enumerate(zip(row, keys, strict=True)):
             left = _EDGE + i * (each + _GAP)
-            what = figure["y"] if figure["kind"] == "curves" else figure["value"]
+            what = figure["value"] if figure["kind"] == "landscape" else figure["y"]
             words = f'{escape(figure["title"])}<tspan class="aside" dx="8">{escape(what)}</tspan>'
             body.append(f'<text class="head" x="{left:.0f}" y="{y + 16:.0f}">{words}</text>')
             for k, entries in enumerate(lines):
                 _draw_key(body, entries, left, y + 34 + 16 * k)
-            draw = _curves if figure["kind"] == "curves" else _landscape
+            draw = {"curves": _curves, "landscape": _landscape, "dots": _dots}[figure["kind"]]
             draw(body, figure, left + _LEFT[figure["kind"]], left + each, top)
         y = top + _PLOT + 44
     return y
@@ -183,10 +184,12 @@ def _range(values: Sequence[float | None]) -> tuple[float, float]:
 
 
 def _axes(body: list[str], figure: Mapping[str, Any], x: _Scale, y: _Scale) -> None:
-    for value in x.ticks(5):
+    names = figure.get("names", ())
+    for value in range(len(names)) if names else figure.get("ticks") or x.ticks(5):
         at = x(value)
+        words = escape(names[int(value)]) if names else _tick(value)
         body.append(f'<path class="grid" d="M{at:.1f},{y.start:.1f} V{y.end:.1f}"/>')
-        body.append(f'<text x="{at:.1f}" y="{y.start + 14:.1f}" text-anchor="middle">{_tick(value)}</text>')
+        body.append(f'<text x="{at:.1f}" y="{y.start + 14:.1f}" text-anchor="middle">{words}</text>')
     for value in y.ticks(4):
         at = y(value)
         body.append(f'<path class="grid" d="M{x.start:.1f},{at:.1f} H{x.end:.1f}"/>')
@@ -265,6 +268,19 @@ def _landscape(body: list[str], figure: Mapping[str, Any], left: float, right: f
         f'<text x="{at:.1f}" y="{centre:.1f}" text-anchor="middle" transform="rotate(-90 {at:.1f} {centre:.1f})">'
         f"{escape(figure['y'])}</text>"
     )
+
+
+def _dots(body: list[str], figure: Mapping[str, Any], left: float, right: float, top: float) -> None:
+    points, lost, best = figure["points"], figure["lost"], figure["best"]
+    x = _Scale([*(p[0] for p in points), *lost], figure["log"] == "x", left, right)
+    y = _Scale([p[1] for p in points], False, top + _PLOT, top + 10, 0.08)
+    _axes(body, figure, x, y)
+    for a in lost:
+        body.append(_cross(x(a), top + 3))
+    for a, b in points:
+        body.append(f'<circle class="seed" cx="{x(a):.1f}" cy="{y(b):.1f}" r="3.2"/>')
+    if best is not None:
+        body.append(f'<circle class="curve c1" cx="{x(best[0]):.1f}" cy="{y(best[1]):.1f}" r="6"/>')
 
 
 def _fields(values: Sequence[float], scale: _Scale) -> _Scale:

@@ -13,10 +13,10 @@ from typing import Any
 from pyro_bnn.analysis.report.svg import label, ticks
 from pyro_bnn.studies import charts
 
-__all__ = ["picture"]
+__all__ = ["STYLE", "picture"]
 
 _WIDTH, _LEFT, _RIGHT, _ROW, _HEAD = 640, 210, 24, 26, 30
-_STYLE = """
+STYLE = """
 svg { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", Arial, sans-serif; }
 .paper { fill: #ffffff; } text { font-size: 11.5px; fill: #5b616e; } .name { fill: #1d1f24; }
 .title { fill: #1d1f24; font-weight: 600; font-size: 14px; }
@@ -75,7 +75,7 @@ def picture(outcome: Mapping[str, Any]) -> str:
         y = _cells(body, cells, outcome["metric"][1], y)
     if findings:
         y = _findings(body, findings, y)
-    style = _STYLE + (charts.STYLE if figures else "")
+    style = STYLE + (charts.STYLE if figures else "")
     said = f"{outcome['study']} ({outcome['scale']} scale): {outcome['verdict']}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {_WIDTH} {y:.0f}" width="{_WIDTH}" '

@@ -51,6 +51,7 @@ def run_study(
     *,
     scale: Scale = "cpu",
     jobs: int = 1,
+    ray: str | None = None,
     out: str | Path | None = None,
     store: str | Path | None = None,
     data_root: str | Path | None = None,
@@ -61,6 +62,7 @@ def run_study(
 
     :param scale: smoke (seconds), cpu (minutes), or source (as large as the source's own).
     :param jobs: trials side by side, each in a process and a thread of its own.
+    :param ray: "local" or the address of a Ray cluster, which runs the trials.
     :param out: the folder that the outcome and its picture are written to; default: not written.
     :param store: where trials are kept, to be found by the next run; default PYRO_BNN_STUDIES, else runs/studies.
     :param done: told the number of trials finished, and of all.
@@ -68,7 +70,7 @@ def run_study(
     study = find_study(name)
     trials = trials_of(study, scale)
     kept = default_store() if store is None else Path(store)
-    records = run_trials(trials, kept, jobs=jobs, data_root=data_root, done=done)
+    records = run_trials(trials, kept, jobs=jobs, ray=ray, data_root=data_root, done=done)
     outcome = outcome_of(study, scale, Results(trials, records))
     if out is not None:
         folder, name = Path(out), study.name

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from pyro_bnn.runs.vary import normal_within
 from pyro_bnn.studies.figures import Curves, after_each_epoch
 from pyro_bnn.studies.findings import Finding, holds, holm, likely
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
@@ -56,10 +57,8 @@ def drawn(name: str, value: float, rng: np.random.Generator) -> float:
     """Draw a hyper-parameter from N(value, value / 2), again until it is one."""
     if name == "amsgrad" or value == 0:
         return value
-    while True:
-        found = float(rng.normal(value, value / 2))
-        if 0 < found < (1 if name == "momentum" else np.inf):
-            return float(f"{found:.4g}")
+    found = normal_within(rng, value, value / 2, 0, 1 if name == "momentum" else np.inf)
+    return float(f"{found:.4g}")
 
 
 def _design(scale: Scale) -> list[Trial]:

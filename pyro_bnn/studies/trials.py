@@ -7,23 +7,21 @@ that diverged leaves the reason under `diverged`. Records hold no dates and no t
 same record; the seconds that a processor computed for it are written beside them (`KEY.cpu_seconds`; `KEY.seconds`, by
 the clock, are those of earlier trials). Records of another version of the library are not used.
 
-Trials run in processes of their own, one thread each.
+Trials run side by side, one thread each (:mod:`pyro_bnn.runs.jobs`).
 """
 
 import importlib
 import json
 import math
-import multiprocessing
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyro_bnn.common.files import write_text
+from pyro_bnn.runs.jobs import Task, check_jobs, environment, side_by_side
 from pyro_bnn.studies.study import Trial
 from pyro_bnn.version import __version__
 
@@ -45,6 +43,7 @@ def run_trials(
     store: Path,
     *,
     jobs: int = 1,
+    ray: str | None = None,
     data_root: str | Path | None = None,
     done: Callable[[int, int], None] = lambda finished, total: None,
 ) -> dict[str, dict[str, Any]]:
@@ -53,58 +52,28 @@ def run_trials(
 
     :param store: the folder of the records.
     :param jobs: processes side by side.
+    :param ray: "local" or the address of a Ray cluster, whose machines all see the store.
     :param done: told the number of trials finished, and of all, after each.
     """
-    if jobs < 1:
-        raise ValueError(f"jobs={jobs} is not a number of processes: pass at least 1")
+    check_jobs(jobs)
     wanted = {trial.key(): trial for trial in trials}
     records = {key: found for key in wanted if (found := _read(store, key)) is not None}
     missing = [trial for key, trial in wanted.items() if key not in records]
     done(len(records), len(wanted))
-    for trial, record in _each(missing, store, jobs, data_root):
+    for trial, record in _each(missing, store, jobs, data_root, ray):
         records[trial.key()] = record
         done(len(records), len(wanted))
     return records
 
 
 def _each(
-    trials: Sequence[Trial], store: Path, jobs: int, data_root: str | Path | None
+    trials: Sequence[Trial], store: Path, jobs: int, data_root: str | Path | None, ray: str | None
 ) -> Iterator[tuple[Trial, dict[str, Any]]]:
-    if jobs == 1 or len(trials) < 2:
-        for trial in trials:
-            yield trial, _run(trial, store, data_root)
-        return
-    with (
-        _one_thread_each(),
-        ProcessPoolExecutor(min(jobs, len(trials)), multiprocessing.get_context("spawn")) as pool,
-    ):
-        waiting = {pool.submit(_run, trial, store, data_root): trial for trial in trials}
-        try:
-            for future in as_completed(waiting):
-                yield waiting[future], future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _one_thread_each() -> AbstractContextManager[None]:
-    """Let new processes compute with one thread, whatever this one does."""
-    return _environment("OMP_NUM_THREADS", "1")
-
-
-@contextmanager
-def _environment(name: str, value: str | None) -> Iterator[None]:
-    """Set a variable of the environment for a while; None leaves it as it is."""
-    before = os.environ.get(name)
-    if value is not None:
-        os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = before
+    named = {f"{trial.cell}, seed {trial.seed} ({trial.key()})": trial for trial in trials}
+    where = {"store": store.absolute() if ray else store, "data_root": data_root}
+    tasks = [Task(name, _run, {"trial": trial, **where}) for name, trial in named.items()]
+    for done in side_by_side(tasks, jobs, ray=ray):
+        yield named[done.task.name], done.result()
 
 
 def _read(store: Path, key: str) -> dict[str, Any] | None:
@@ -147,7 +116,7 @@ def _run(trial: Trial, store: Path, data_root: str | Path | None) -> dict[str, A
 def _computed(trial: Trial, data_root: str | Path | None) -> dict[str, Any]:
     module, _, name = trial.compute.partition(":")
     function = getattr(importlib.import_module(module), name)
-    with _environment("PYRO_BNN_DATA", None if data_root is None else str(data_root)):
+    with environment(PYRO_BNN_DATA=None if data_root is None else str(data_root)):
         return {key: _number(value) for key, value in function(**trial.arguments, seed=trial.seed).items()}
 
 

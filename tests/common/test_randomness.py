@@ -10,6 +10,7 @@ from pyro_bnn.common import randomness
 from pyro_bnn.common.randomness import RandomState
 from pyro_bnn.guides import AutoMeanFieldNormal
 from pyro_bnn.inference import Callback, fit
+from pyro_bnn.inference.checkpoint import load_state, save_state
 from pyro_bnn.models import BNN, likelihoods, priors
 from pyro_bnn.optim import Adam
 
@@ -60,7 +61,8 @@ class Kept(Callback):
             self.devices[0] = torch.tensor([7, 7], dtype=torch.uint8)  # what the second epoch draws from it
 
 
-def test_a_fit_takes_up_the_state_of_every_device(devices):
+@pytest.mark.parametrize("written", [False, True], ids=["in memory", "from files"])
+def test_a_fit_takes_up_the_state_of_every_device(devices, written, tmp_path):
     x, y = torch.randn(12, 3), torch.randint(0, 2, (12,))
 
     def run(**options):
@@ -71,6 +73,9 @@ def test_a_fit_takes_up_the_state_of_every_device(devices):
     run(callbacks=[kept])
     assert [s.tolist() for s in kept.state["cuda_rng"]] == [[1, 2], [3, 4]]
     assert devices[0].tolist() == [7, 7]
+    if written:
+        save_state(tmp_path / "state", kept.state)
+        kept.state = load_state(tmp_path / "state")
     run(resume=kept.state)
     assert devices[0].tolist() == [1, 2]
     old = {key: value for key, value in kept.state.items() if key != "cuda_rng"}  # saved before it was kept

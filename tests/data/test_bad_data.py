@@ -95,6 +95,10 @@ BAD_FILES = {
     ),
     "split without test": (TABLE | {"split": np.ones((1, 60), int)}, "x_test has no rows"),
     "table weights": (TABLE | {"weights": np.ones(3)}, r"weights has shape \(3,\).*\(60,\)"),
+    "infinite in float32": (
+        TABLE | {"x": changed(TABLE["x"].astype(float), (np.flatnonzero(TABLE["split"][0] == 2)[1], 0), 1e39)},
+        r"x_test, in float32, holds NaN or infinity in 1 of .* \(first: row 1\)",
+    ),
     "NaN target": (TABLE | {"y": changed(TABLE["y"], 8, np.nan)}, "y_train holds NaN or infinity .*row 8"),
 }
 

@@ -2,6 +2,7 @@
 
 import io
 import time
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -163,6 +164,23 @@ def test_an_image_of_another_size_is_refused_before_it_is_inflated(tmp_path):
     with pytest.raises(ValueError, match="9000 x 9000 pixels"):
         read_inputs(path, (1, 28, 28))
     assert time.process_time() - started < 0.5
+
+
+@pytest.mark.parametrize("kind", [b"tEXt", b"zTXt", b"iCCP", b"IDAT", b"PLTE", b"eXIf", b"abCd"])
+def test_a_chunk_that_promises_gigabytes_takes_no_memory(tmp_path, kind):
+    """A chunk of a PNG begins with its length, and whoever reads so many bytes takes memory for them first."""
+    whole = picture(tmp_path / "a.png", np.zeros((28, 28), np.uint8)).read_bytes()
+    start = len(b"\x89PNG\r\n\x1a\n") + 4 + 4 + 13 + 4  # signature, and IHDR: length, name, content, checksum
+    promise = (2**31 - 1).to_bytes(4, "big") + kind + b"much"
+    (tmp_path / "a.png").write_bytes(whole[:start] + promise + whole[start:])
+    read_inputs(picture(tmp_path / "b.png", np.zeros((28, 28), np.uint8)), (1, 28, 28))  # imports what it needs
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadFile, match="cannot be read as an image"):
+            read_inputs(tmp_path / "a.png", (1, 28, 28))
+        assert tracemalloc.get_traced_memory()[1] < 10 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("name", ["", "."])
