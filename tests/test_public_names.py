@@ -23,8 +23,8 @@ INSIDE = {"cards", "cli", "common", "runs", "version"}
 """What users do not import: the machinery of the zoo, the command, tools; of `runs` its modules are shown."""
 
 
-def _names() -> Iterator[tuple[str, str]]:
-    """Yield (module, name) of every public name, each object once."""
+def _names() -> Iterator[tuple[str, str, Any]]:
+    """Yield (module, name, value) of every public name, each object once, as they are before old paths are imported."""
     seen: set[int] = set()
     for room in ROOMS:
         module = importlib.import_module(room)
@@ -33,7 +33,7 @@ def _names() -> Iterator[tuple[str, str]]:
             if inspect.ismodule(value) or (callable(value) and id(value) in seen):
                 continue
             seen.add(id(value))
-            yield room, name
+            yield room, name, value
 
 
 NAMES = list(_names())
@@ -106,8 +106,7 @@ def test_the_reference_shows_every_room() -> None:
 def test_names_are_documented(room: str) -> None:
     """A line that ends as a sentence, and a word on every parameter of a function, a class and its methods."""
     wrong: list[str] = []
-    for name in [name for place, name in NAMES if place == room]:
-        value = getattr(importlib.import_module(room), name)
+    for name, value in [(name, value) for place, name, value in NAMES if place == room]:
         if not (inspect.isclass(value) or inspect.isfunction(value)):
             if not _text_of_constant(room, name):
                 wrong.append(f"{name}: no text below the line that makes it")

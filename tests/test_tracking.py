@@ -3,6 +3,7 @@
 import json
 import random
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -238,7 +239,18 @@ def logged(content: bytes) -> Iterator[bytes]:
             held = b""
 
 
-def in_wandb(folder: Path) -> Curves:
+def in_wandb(folder: Path, parts: set[str], last: int) -> Curves:
+    """Its service writes on after the run has ended: wait until the curves of all parts have come to epoch `last`."""
+    end = time.monotonic() + 60
+    while True:
+        curves = of_wandb(folder)
+        whole = {part for part, _ in curves} == parts and all(points[-1][0] == last for points in curves.values())
+        if whole or time.monotonic() > end:
+            return curves
+        time.sleep(0.1)
+
+
+def of_wandb(folder: Path) -> Curves:
     from wandb.proto.wandb_internal_pb2 import Record
 
     found: Curves = {}
@@ -266,9 +278,9 @@ def tool(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     readers = {
-        "tensorboard": lambda run: in_tensorboard(run / "tensorboard"),
-        "mlflow": lambda run: in_mlflow(uri),
-        "wandb": lambda run: in_wandb(run),
+        "tensorboard": lambda run, parts, last: in_tensorboard(run / "tensorboard"),
+        "mlflow": lambda run, parts, last: in_mlflow(uri),
+        "wandb": in_wandb,
     }
     return request.param, readers[request.param]
 
@@ -279,7 +291,7 @@ def test_each_tool_holds_each_epoch_once_after_a_resumption(tool: tuple[str, Any
     run = tmp_path / "run"
     train(run, [name], StopAt(2))
     history = train(run, [name]).history
-    curves = read(run)
+    curves = read(run, {""}, 4)
     assert {part for part, _ in curves} == {""}
     for key in ("nll", "kl", "loss", "elbo"):
         epochs, values = zip(*curves["", key], strict=True)
@@ -296,7 +308,7 @@ def test_each_tool_holds_the_parts_of_a_training_apart(tool: tuple[str, Any], tm
     name, read = tool
     run = tmp_path / "run"
     train(run, [name], method={"name": "ensemble", "members": 2, "of": "map"}, epochs=2)
-    curves = read(run)
+    curves = read(run, {"member-1", "member-2"}, 2)
     for part in ("member-1", "member-2"):
         assert [e for e, _ in curves[part, "nll"]] == [1, 2]
     assert curves["member-1", "nll"] != curves["member-2", "nll"]

@@ -88,6 +88,8 @@ def mapped(path: str | Path) -> "MappedRows":
     """
     Map the rows of a folder of .npy files, or of an uncompressed .npz.
 
+    :param path: the folder, which holds x.npy, y.npy and perhaps weights.npy, or the file with arrays of these names.
+
     >>> import numpy, tempfile, pathlib
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> numpy.save(folder / "x.npy", numpy.random.default_rng(0).normal(3, 2, (500, 4)).astype("float32"))
@@ -122,9 +124,13 @@ def _is_test(name: str) -> bool:
 @dataclass(frozen=True, eq=False)
 class MappedRows(Dataset[tuple[Tensor, Tensor]]):
     """
-    Rows in files: x (N, ...), y (N, ...), optional weights (N,), as arrays that are mapped (or any others).
+    Rows in files, as arrays that are mapped (or any others).
 
+    :param x: inputs (N, ...).
+    :param y: labels or targets (N, ...).
+    :param weights: how often each row counts, (N,); default once.
     :param prepare: what is done to the inputs (B, ...) of a batch once they are read, in order.
+    :param standardiser: the one among `prepare`, if there is one.
 
     `rows[2:5]` and `rows.take(indices)` read a Split. For a DataLoader it is a Dataset.
     """
@@ -182,7 +188,11 @@ class MappedRows(Dataset[tuple[Tensor, Tensor]]):
             yield self._read(slice(start, start + rows))
 
     def prepared(self, change: Callable[[Tensor], Tensor]) -> "MappedRows":
-        """Return the same rows, whose inputs (B, ...) are changed as well when they are read."""
+        """
+        Return the same rows, whose inputs are changed as well when they are read.
+
+        :param change: inputs (B, ...) in, inputs out.
+        """
         return replace(self, prepare=(*self.prepare, change))
 
     def as_images(self) -> "MappedRows":

@@ -120,6 +120,9 @@ class FitState:
     :param callbacks: all callbacks of the fit.
     :param job: the turn that the fit holds; see :mod:`pyro_bnn.common.turns`.
     :param elbo: what estimates the loss.
+    :param accumulate: batches of a step.
+    :param rank: of this process among those that train together; what writes does so on rank 0.
+    :param other_ranks: what the other ranks hold of their own, after the last epoch.
     """
 
     model: Callable[..., Any]
@@ -144,9 +147,7 @@ class FitState:
     elbo: ELBO | None = None
     accumulate: int = 1
     rank: int = 0
-    """The rank of this process among those that train together; what writes does so on rank 0."""
     other_ranks: Sequence[Mapping[str, Any]] = ()
-    """What the other ranks hold of their own, after the last epoch."""
 
     def call(self, event: str) -> None:
         """
@@ -231,7 +232,11 @@ class FitState:
         self.load_rank(state)
 
     def load_rank(self, state: Mapping[str, Any]) -> None:
-        """Take up what `of_this_rank` returned."""
+        """
+        Take up what `of_this_rank` returned.
+
+        :param state: what it returned.
+        """
         self.job.run(RandomState(state["rng"], state.get("cuda_rng", [])).restore)
         _restore_host_randomness(state.get("host_rng"))
         if isinstance(self.elbo, TraceScoreFunction_ELBO):

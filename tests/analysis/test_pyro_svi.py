@@ -135,7 +135,7 @@ def test_discrete_sites_that_the_guide_leaves_out_are_summed_out_and_drawn_given
     guide = AutoDelta(pyro.poutine.block(mixture, hide=["z"]), init_loc_fn=lambda site: torch.tensor(0.2))
     idata = from_pyro_svi(mixture, guide, y, num_samples=800, prior_samples=2)
     joint = WEIGHTS.log() + dist.Normal(LOCS + 0.2, 1.0).log_prob(y[:, None])  # (N, 2)
-    np.testing.assert_allclose(idata.log_likelihood["y"][0, 0], joint.logsumexp(1), rtol=1e-5)
+    np.testing.assert_allclose(idata.log_density["y"][0, 0], joint.logsumexp(1), rtol=1e-5)
     assert idata.posterior["z"].dtype == np.int64
     share, expected = idata.posterior["z"].values.mean((0, 1)), joint.softmax(1)[:, 1].numpy()
     assert (abs(share - expected) < 4.5 * np.sqrt(expected * (1 - expected) / 800)).all()
