@@ -13,10 +13,11 @@ import torch
 from pyro.optim import PyroOptim
 from torch import Tensor
 
+from pyro_bnn.common.adam import AdamNumbers
 from pyro_bnn.optim.names import Names, matches, parameter_kind, site_path, unnamed
 from pyro_bnn.optim.schedules import Constant, Schedule, TwinPlateau
 from pyro_bnn.optim.torch_optim.arguments import check_arguments
-from pyro_bnn.optim.wrappers import AdamNumbers, Plan, TorchOptim, check_distinct, check_length, check_state, remember
+from pyro_bnn.optim.wrappers import Plan, TorchOptim, check_distinct, check_length, check_state, remember
 
 __all__ = ["PerSite"]
 

@@ -21,7 +21,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeAlias, cast, final
+from typing import Any, ClassVar, TypeAlias, cast, final
 
 import torch
 from pyro.optim import PyroOptim
@@ -29,6 +29,7 @@ from pyro.params.param_store import module_from_param_with_module_name, normaliz
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
+from pyro_bnn.common.adam import AdamNumbers
 from pyro_bnn.optim import torch_optim
 from pyro_bnn.optim.names import Names, components, unnamed
 from pyro_bnn.optim.schedules import Constant, Factor, Plateau, Schedule, TwinPlateau
@@ -64,18 +65,6 @@ class _Entry:
     @property
     def order(self) -> tuple[bool, str, tuple[int, ...]]:
         return self.name is None, self.name or "", tuple(self.tensor.shape)
-
-
-class AdamNumbers(NamedTuple):
-    """A step of plain Adam on one parameter: its numbers, how many steps there were (a tensor), both moments."""
-
-    lr: float
-    beta1: float
-    beta2: float
-    eps: float
-    steps: Tensor
-    mean: Tensor
-    square: Tensor
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from pyro_bnn import optim
+from pyro_bnn.common.files import cache_folder
 from pyro_bnn.guides.mean_field import AutoMeanFieldNormal
 from pyro_bnn.guides.softplus import softplus
 from pyro_bnn.inference.fit_state import Callback
@@ -433,7 +434,7 @@ def test_a_folder_that_others_write_to_is_not_trusted(native: Kernel, tmp_path: 
 
 
 def test_a_kernel_that_computes_something_else_is_not_used(native: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = build.compile_kernel(build._cache())
+    path = build.compile_kernel(cache_folder())
     run = Kernel.draw
     monkeypatch.setattr(Kernel, "draw", lambda *args, **options: run(*args, **options) * 1.001)
     with pytest.raises(ArithmeticError, match="does not compute"):

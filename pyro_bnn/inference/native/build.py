@@ -29,6 +29,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from pyro_bnn.common.files import cache_folder
+
 __all__ = ["AdamRule", "Kernel", "Site", "kernel", "use_kernel"]
 
 log = getLogger("pyro_bnn")
@@ -270,10 +272,6 @@ def _processor() -> str:
     return f"{platform.machine()} {platform.processor()} {flags}"
 
 
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pyro_bnn"
-
-
 def _run_compiler(compiler: str, options: Sequence[str], out: Path) -> str | None:
     """Compile to `out`; return what the compiler said if it failed."""
     command = [compiler, *options, "-shared", "-fPIC", str(SOURCE), "-o", str(out), "-lm"]
@@ -344,7 +342,7 @@ def _load() -> Kernel | None:
     if os.environ.get(SWITCH, "").lower() in ("off", "0", "false", "no"):
         return None
     try:
-        return Kernel(compile_kernel(_cache()))
+        return Kernel(compile_kernel(cache_folder()))
     except Exception as error:  # whatever goes wrong, torch's operations compute the same
         first = str(error).strip().partition("\n")[0]
         log.info("steps of wide networks run without the compiled kernel: %s: %s", type(error).__name__, first)

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from pyro_bnn.common.adam import AdamNumbers
 from pyro_bnn.inference.native.build import CHUNK, AdamRule, Kernel, Site, kernel
 
 __all__ = [
-    "AdamNumbers",
     "Deferred",
     "Digest",
     "FlatSites",
@@ -55,24 +55,12 @@ class FlatSites(NamedTuple):
     prior_inv_scale: list[float]
 
 
-class AdamNumbers(NamedTuple):
-    """A step of plain Adam on one parameter: its numbers, how many steps there were (a tensor), both moments."""
-
-    lr: float
-    beta1: float
-    beta2: float
-    eps: float
-    steps: Tensor
-    mean: Tensor
-    square: Tensor
-
-
 @runtime_checkable
 class KnowsAdam(Protocol):
     """An optimizer that says whether its next step on a parameter is torch's fused Adam and nothing else."""
 
-    def plain_adam(self, parameter: Tensor) -> Any:
-        """Return the step as `AdamNumbers`, or None if it is another."""
+    def plain_adam(self, parameter: Tensor) -> AdamNumbers | None:
+        """Return the step, or None if it is another."""
         ...
 
 
@@ -267,8 +255,9 @@ class Deferred:
         """Move loc and rho by a step of the optimizer, if the kernel knows it; return whether it does."""
         if not _kernel().steps_adam:
             return False
-        known = [optimizer.plain_adam(parameter) for parameter in (self.loc, self.rho)]
-        if any(numbers is None for numbers in known):
+        asked = [optimizer.plain_adam(parameter) for parameter in (self.loc, self.rho)]
+        known = [numbers for numbers in asked if numbers is not None]
+        if len(known) < len(asked):
             return False
         rules = []
         for numbers in known:
