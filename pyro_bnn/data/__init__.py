@@ -4,7 +4,7 @@ from pyro_bnn.data.augment import AUGMENTATIONS
 from pyro_bnn.data.checks import check_labels
 from pyro_bnn.data.frames import from_frame, read_csv
 from pyro_bnn.data.load import Data, load_data
-from pyro_bnn.data.mapped import MappedRows, mapped
+from pyro_bnn.data.on_disk import MappedRows, mapped
 from pyro_bnn.data.sources import DATASETS, Source, data_root
 from pyro_bnn.data.split import Split, as_split, batches, subset
 from pyro_bnn.data.standardise import Standardised, Standardiser

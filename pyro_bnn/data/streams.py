@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
 
 from pyro_bnn.data.arrays import map_inputs, number_of_rows
-from pyro_bnn.data.mapped import MappedRows
+from pyro_bnn.data.on_disk import MappedRows
 from pyro_bnn.data.split import Split, as_split, batch_parts, batches
 
 __all__ = ["Batch", "Loaded", "OnDisk", "Rows", "Shard", "Stream", "as_batch", "is_stream"]

@@ -36,7 +36,7 @@ from torch.distributions import constraints
 from pyro_bnn.common.modules import untouched
 from pyro_bnn.common.sites import is_subsample, leaf_of
 from pyro_bnn.data.arrays import members
-from pyro_bnn.data.mapped import MappedRows
+from pyro_bnn.data.on_disk import MappedRows
 from pyro_bnn.data.split import Split, as_split
 from pyro_bnn.data.standardise import Standardiser, plain, standardiser_of
 from pyro_bnn.data.streams import Loaded, OnDisk, Rows, Stream, as_batch, is_stream

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from pyro_bnn.common.errors import BadFile
 from pyro_bnn.data import MappedRows, Standardised, Standardiser, mapped
-from pyro_bnn.data.mapped import map_npy
+from pyro_bnn.data.on_disk import map_npy
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(2, 3, (50, 3)).astype(np.float32), np.arange(50) % 4
