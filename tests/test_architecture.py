@@ -25,17 +25,18 @@ STANDARD = set(sys.stdlib_module_names)
 RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "version": (set(), set()),
     "common": (set(), {"torch", "pyro"}),
+    "common.adam": (set(), {"torch"}),
     "registry": (set(), set()),
     "recipe": ({"common"}, {"pydantic", "tomli", "tomli_w"}),
     "data": ({"common"}, {"torch", "numpy", "torchvision"}),
     "optim.torch_optim": (set(), {"torch"}),
     "optim.schedules": (set(), {"torch", "numpy", "matplotlib"}),
-    "optim": ({"optim.torch_optim", "optim.schedules"}, {"torch", "pyro"}),
+    "optim": ({"optim.torch_optim", "optim.schedules", "common.adam"}, {"torch", "pyro"}),
     "analysis.scores.metrics": ({"common"}, {"torch", "numpy", "torchmetrics"}),
     "models": ({"common", "registry"}, {"torch", "torchvision", "pyro"}),
     "guides": ({"common", "registry"}, {"torch", "pyro"}),
     "penalties": ({"common", "models", "registry"}, {"torch", "pyro", "matplotlib"}),
-    "inference": ({"common", "data"}, {"torch", "pyro", "safetensors", "numpy", "arviz", "matplotlib"}),
+    "inference": ({"common", "common.adam", "data"}, {"torch", "pyro", "safetensors", "numpy", "arviz", "matplotlib"}),
     "tracking": ({"common", "inference"}, {"torch", "numpy"}),  # a tool is imported when its tracker is made
     "posterior": (
         {
