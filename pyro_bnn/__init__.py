@@ -10,6 +10,7 @@ announce()
 
 if TYPE_CHECKING:
     from pyro_bnn.analysis.checks import sbc
+    from pyro_bnn.analysis.scores.fidelity import agreement, total_variation
     from pyro_bnn.analysis.scores.intervals import predictive_interval
     from pyro_bnn.analysis.scores.ood import auroc
     from pyro_bnn.analysis.scores.selective import rejection_curve
@@ -28,6 +29,7 @@ __all__ = [
     "Recipe",
     "Run",
     "__version__",
+    "agreement",
     "auroc",
     "bayesianize",
     "evaluate",
@@ -39,6 +41,7 @@ __all__ = [
     "predictive_interval",
     "rejection_curve",
     "sbc",
+    "total_variation",
     "train",
 ]
 
@@ -46,6 +49,7 @@ _HOMES = {
     "Posterior": "pyro_bnn.posterior",
     "Recipe": "pyro_bnn.recipe",
     "Run": "pyro_bnn.runs.train",
+    "agreement": "pyro_bnn.analysis.scores.fidelity",
     "auroc": "pyro_bnn.analysis.scores.ood",
     "bayesianize": "pyro_bnn.methods.bayesianize",
     "evaluate": "pyro_bnn.runs.train",
@@ -57,6 +61,7 @@ _HOMES = {
     "predictive_interval": "pyro_bnn.analysis.scores.intervals",
     "rejection_curve": "pyro_bnn.analysis.scores.selective",
     "sbc": "pyro_bnn.analysis.checks",
+    "total_variation": "pyro_bnn.analysis.scores.fidelity",
     "train": "pyro_bnn.runs.train",
 }
 

@@ -435,17 +435,28 @@ def study(
         bool, typer.Option("--list", help="Show the trials and the commands that train them; run none.")
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder for the outcome and its picture.")] = Path("runs/studies/outcomes"),
+    reference: Annotated[
+        Path | None, typer.Option(help="Reference probabilities that hmc-fidelity compares with, an .npz.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     data_root: DataRoot = None,
 ) -> None:
     """Test a claim of the literature: run what is missing of its trials and give the verdict."""
     from typing import cast
 
+    from pyro_bnn.runs.jobs import environment
     from pyro_bnn.studies.run import find_study, run_study, trials_of
     from pyro_bnn.studies.study import Scale
 
+    given: dict[str, str | None] = {}
+    if reference is not None:
+        if not reference.is_file():
+            raise ValueError(f"--reference {reference} is no file: pass an .npz with `probs` (N, K)")
+        given = {"PYRO_BNN_REFERENCE": str(reference.absolute())}
     chosen, size = find_study(name), cast(Scale, scale)
-    trials = trials_of(chosen, size)
+    data = None if data_root is None else str(data_root)
+    with environment(PYRO_BNN_DATA=data, **given):
+        trials = trials_of(chosen, size)
     if show:
         for trial in trials:
             _say(f"{trial.cell}, seed {trial.seed}: {trial.command()}")
@@ -454,7 +465,7 @@ def study(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with environment(**given), Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(f"{name}, {scale}", total=len(trials))
         outcome = run_study(
             name,

@@ -54,6 +54,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "models": {
         "cvnn": "pyro_bnn.models.networks.cvnn:CVNN",
         "densenet121": "pyro_bnn.models.networks.densenet121:DenseNet121",
+        "frn_resnet20": "pyro_bnn.models.networks.frn_resnet20:FRNResNet20",
         "lenet5": "pyro_bnn.models.networks.lenet5:LeNet5",
         "mlp": "pyro_bnn.models.networks.mlp:MLP",
         "one_hidden_layer": "pyro_bnn.models.networks.one_hidden_layer:OneHiddenLayer",

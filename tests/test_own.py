@@ -93,9 +93,11 @@ def test_a_network_and_a_prior_of_ones_own(own: str, tmp_path: Path, method: str
     torch.testing.assert_close(loaded.predict(x, 4, seed=0).mean, run.posterior.predict(x, 4, seed=0).mean)
 
 
-@pytest.mark.parametrize("method", ["svi", "map"])
-def test_a_program_of_ones_own(own: str, tmp_path: Path, method: str) -> None:
-    named = recipe(program=f"{own}:Line", program_args={"spread": 2.0}, method=method)
+@pytest.mark.parametrize(
+    "method", ["svi", "map", "sgld", "low_rank", {"name": "nuts", "chains": 2, "warmup": 5, "draws": 4}]
+)
+def test_a_program_of_ones_own(own: str, tmp_path: Path, method: Any) -> None:
+    named = recipe(program=f"{own}:Line", program_args={"spread": 2.0}, method=method, epochs=4)
     run = pb.train(named, out=tmp_path / "run", progress=False)
     assert (tmp_path / "run" / "report.html").is_file()
     again = pb.train(named, out=tmp_path / "run", progress=False)

@@ -30,6 +30,7 @@ TABLES = {
 }
 SMALLER: dict[str, dict[str, Any]] = {
     "resnet20": {"model_args.width": 1},
+    "frn_resnet20": {"model_args.width": 1},
     "resnet34": {"model_args.width": 1},
     "densenet121": {"model_args.growth": 2, "model_args.blocks": [1, 1, 1, 1]},
     "wide_resnet": {"model_args.depth": 10, "model_args.widen": 1},

@@ -176,7 +176,7 @@ class LowRank(Averaged):
         moments = cast(HWA, averager).moments
         averager.apply()
         mean, diag, factor = moments.low_rank(literal=self.literal)
-        low_rank = AutoLowRankNormal.from_moments(work.parts.model, mean, diag, factor)
+        low_rank = AutoLowRankNormal.from_moments(work.parts.model, mean, diag, factor, work.rows.x)
         refresh_batch_norm(work.parts.model, low_rank, work.rows)
         return low_rank
 

@@ -120,6 +120,7 @@ class Hamiltonian(Method, ABC):
         guide = StoredDraws(
             parts.model, num_draws=self.chains * self.draws, chains=self.chains, kind=kernel, states=False, stats=names
         )
+        guide.build(parts.data.train.x)
         with torch.no_grad():
             flat = torch.cat([guide.flatten(samples) for samples in chains])  # (chains draws, P)
             guide.draws.copy_(flat)
@@ -185,7 +186,7 @@ def _convergence(work: Work, guide: StoredDraws, rows: int = 50) -> dict[str, An
     x = work.parts.data.train.x[:rows]
     predictions = []
     for s in range(guide.num_draws):
-        alone = StoredDraws.from_flat(work.parts.model, guide.draws[s : s + 1])
+        alone = StoredDraws.from_flat(work.parts.model, guide.draws[s : s + 1], x)
         draw = next(iter(predictive_draws(work.parts.model, alone, x, 1)))
         predictions.append(draw.prediction)
     return convergence(torch.stack(predictions).unflatten(0, (guide.chains, -1))).to_dict()

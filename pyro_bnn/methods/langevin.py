@@ -123,7 +123,7 @@ class Sampled(Method, ABC):
         result = work.fit(guide, optim=optim, callbacks=[snapshots], batch_size=plan.batch_size)
         if result.reason == INTERRUPTED:
             return work.outcome(None, result)
-        stored = StoredDraws.from_flat(parts.model, snapshots.draws, kind=kind, states=snapshots.states)
+        stored = StoredDraws.from_flat(parts.model, snapshots.draws, work.rows.x, kind=kind, states=snapshots.states)
         return work.outcome(stored, result, draws=len(snapshots.draws))
 
 

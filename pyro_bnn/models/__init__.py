@@ -4,6 +4,7 @@ from pyro_bnn.models import likelihoods, penalty_priors, priors
 from pyro_bnn.models.bnn import BNN
 from pyro_bnn.models.networks.cvnn import CVNN
 from pyro_bnn.models.networks.densenet121 import DenseNet121
+from pyro_bnn.models.networks.frn_resnet20 import FRNResNet20
 from pyro_bnn.models.networks.lenet5 import LeNet5
 from pyro_bnn.models.networks.mlp import MLP
 from pyro_bnn.models.networks.one_hidden_layer import OneHiddenLayer
@@ -20,6 +21,7 @@ __all__ = [
     "MLP",
     "VGG",
     "DenseNet121",
+    "FRNResNet20",
     "LeNet5",
     "OneHiddenLayer",
     "PatchTransformer",

@@ -16,6 +16,7 @@ import numpy as np
 from pyro_bnn.common.files import write_text
 from pyro_bnn.common.machine import cpu_name
 from pyro_bnn.registry import look_up, names
+from pyro_bnn.runs.jobs import environment
 from pyro_bnn.studies.figures import interval
 from pyro_bnn.studies.findings import verdict_of
 from pyro_bnn.studies.picture import picture
@@ -74,7 +75,8 @@ def run_study(
     :param done: told the number of trials finished, and of all.
     """
     study = find_study(name)
-    trials = trials_of(study, scale)
+    with environment(PYRO_BNN_DATA=None if data_root is None else str(data_root)):
+        trials = trials_of(study, scale)  # whose content may depend on a file among the data
     kept = default_store() if store is None else Path(store)
     records = run_trials(trials, kept, jobs=jobs, ray=ray, data_root=data_root, done=done)
     outcome = outcome_of(study, scale, Results(trials, records))

@@ -132,6 +132,18 @@ def test_the_same_seed_gives_the_same_ranks_and_leaves_the_random_state_alone():
     assert torch.equal(before, torch.get_rng_state())
 
 
+def test_posteriors_made_together_are_those_made_one_by_one():
+    def all_of_them(x, ys, seeds):
+        assert len(set(seeds)) == len(ys) == 5
+        return [gaussian()(x, y, s) for y, s in zip(ys, seeds, strict=True)]
+
+    settings = {"at": X[:2], "datasets": 5, "draws": 9, "seed": 4}
+    one_by_one = pb.sbc(model, gaussian(), X, **settings)
+    assert np.array_equal(pb.sbc(model, all_of_them, X, together=True, **settings).ranks, one_by_one.ranks)
+    with pytest.raises(ValueError, match="returned 4 posteriors for 5 data sets"):
+        pb.sbc(model, lambda *args: all_of_them(*args)[:4], X, together=True, **settings)
+
+
 def test_the_plot_has_a_band_and_a_line_per_quantity():
     ax = pb.sbc(model, gaussian(), X, at=X[:5], datasets=10, draws=9).plot()
     assert len(ax.lines) == 5 + 1

@@ -20,6 +20,7 @@ from pyro_bnn.models import (
     BNN,
     VGG,
     DenseNet121,
+    FRNResNet20,
     LeNet5,
     OneHiddenLayer,
     PatchTransformer,
@@ -38,6 +39,7 @@ from pyro_bnn.runs.loading import load
 PUBLISHED: dict[str, tuple[Callable[[], nn.Module], int, float]] = {
     # built as published, parameters here, millions in the literature
     "resnet20": (ResNet20, 269_722, 0.27),
+    "frn_resnet20": (FRNResNet20, 274_042, 0.27),
     "resnet34": (ResNet34, 21_282_122, 21.3),
     "densenet121": (DenseNet121, 6_956_426, 7.0),
     "wide_resnet": (WideResNet, 36_479_194, 36.5),
@@ -48,6 +50,7 @@ PUBLISHED: dict[str, tuple[Callable[[], nn.Module], int, float]] = {
 
 SMALL: dict[str, Callable[[], nn.Module]] = {
     "resnet20": lambda: ResNet20(3, 4, width=4),
+    "frn_resnet20": lambda: FRNResNet20(3, 4, width=4),
     "resnet34": lambda: ResNet34(3, 4, width=2),
     "densenet121": lambda: DenseNet121(3, 4, growth=4, blocks=(2, 2, 2, 2)),
     "wide_resnet": lambda: WideResNet(3, 4, depth=10, widen=1),

@@ -160,11 +160,12 @@ def _band(sets: int, grid: NDArray[np.float64], level: float) -> tuple[NDArray[n
 
 def sbc(
     model: Callable[..., Any],
-    make_posterior: Callable[[Tensor, Tensor, int], Posterior],
+    make_posterior: Callable[..., Any],
     x: Tensor,
     *,
     at: Tensor | None = None,
     quantity: Callable[[Values], Tensor] | None = None,
+    together: bool = False,
     datasets: int = 100,
     draws: int = 99,
     level: float = 0.05,
@@ -176,10 +177,12 @@ def sbc(
 
     :param model: any Pyro program `model(x, y=None)` with its observed site called `obs`.
     :param make_posterior: called with x, the drawn y and a seed; returns the posterior of them, by whatever method.
+        With `together` it is called once, with x, a list of all y and one of all seeds, and returns a list.
     :param x: the inputs of every data set, (N, ...).
     :param at: the inputs at which predictions are compared; default the first five of x.
     :param quantity: in the place of predictions, numbers (Q,) of the latent values by site, e.g.
         `lambda w: w["slope"].reshape(-1)`.
+    :param together: make the posteriors of all data sets in one call, as `fit_many` trains them in one program.
     :param datasets: M, how many data sets; 100 see a spread of 1.3, 1,000 one of 1.1.
     :param draws: L, independent draws of each posterior.
     :param level: the probability to call a right posterior wrong.
@@ -205,17 +208,20 @@ def sbc(
     if not 0 < level < 1:
         raise ValueError(f"level={level} is not a probability of a false alarm: pass a number between 0 and 1")
     at = x[:5] if at is None else at
+    seeds = [_seed(seed, i, 1) for i in range(datasets)]
     ranks = []
     with torch.random.fork_rng():
+        drawn_sets = []
         for i in range(datasets):
             torch.manual_seed(_seed(seed, i, 0))
-            truth, y = _simulate(model, x)
-            posterior = make_posterior(x, y, _seed(seed, i, 1))
-            if not isinstance(posterior, Posterior):
-                raise TypeError(
-                    f"make_posterior returned a {type(posterior).__name__}: return a pyro_bnn.Posterior, as "
-                    f"Posterior(model, guide) is"
-                )
+            drawn_sets.append(_simulate(model, x))
+        made = list(make_posterior(x, [y for _, y in drawn_sets], seeds)) if together else None
+        if made is not None and len(made) != datasets:
+            raise ValueError(
+                f"make_posterior returned {len(made)} posteriors for {datasets} data sets: return one each"
+            )
+        for i, (truth, y) in enumerate(drawn_sets):
+            posterior = _checked(make_posterior(x, y, seeds[i]) if made is None else made[i])
             torch.manual_seed(_seed(seed, i, 2))
             if quantity is None:
                 true = _predictions(Posterior(model, At(truth)), at, 1)
@@ -227,6 +233,15 @@ def sbc(
             ranks.append(below + (torch.rand(equal.shape) * (equal + 1)).long())
             done(i + 1, datasets)
     return RankCheck(torch.stack(ranks).cpu().numpy(), draws, seed, level)
+
+
+def _checked(posterior: Any) -> Posterior:
+    if not isinstance(posterior, Posterior):
+        raise TypeError(
+            f"make_posterior returned a {type(posterior).__name__}: return a pyro_bnn.Posterior, as "
+            f"Posterior(model, guide) is"
+        )
+    return posterior
 
 
 def _seed(seed: int, i: int, part: int) -> int:

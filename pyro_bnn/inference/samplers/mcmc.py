@@ -189,12 +189,11 @@ class Potential:
 
 @contextmanager
 def _doubles() -> Iterator[None]:
-    """Make float64 the default, and leave out Pyro's checks of arguments."""
+    """Make float64 the default, so that what a program makes itself is of the data's dtype."""
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with pyro.validation_enabled(False):
-            yield
+        yield
     finally:
         torch.set_default_dtype(dtype)
 
@@ -215,7 +214,7 @@ def _in_float64(model: Any) -> Any:
 
 
 def _check_model(model: Any, x: Inputs, y: Tensor) -> None:
-    with torch.random.fork_rng(), torch.no_grad(), poutine.block():
+    with torch.random.fork_rng(), torch.no_grad(), poutine.block(), _doubles():
         trace = poutine.trace(model).get_trace(x, y)
     size = sum(site["value"].numel() for site in sample_sites(trace).values() if not site["is_observed"])
     if size > MAX_WEIGHTS:
@@ -284,7 +283,8 @@ def run_chain(
         raise ValueError(f"start={start!r} is unknown: pass {' or '.join(map(repr, STARTS))}")
     x, y = _in_doubles(data)
     _check_model(_in_float64(model), x, y)
-    with torch.random.fork_rng(), poutine.block(), _doubles(), warnings.catch_warnings():
+    unchecked = pyro.validation_enabled(False)
+    with torch.random.fork_rng(), poutine.block(), _doubles(), unchecked, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pyro's, of its own deprecations
         pyro.set_rng_seed(seed)
         # another copy: distributions keep the checks they were made with, and checks cannot be traced
