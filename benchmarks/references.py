@@ -66,9 +66,9 @@ INTRODUCTION = """
 Six small programs whose posteriors are known well: four chains of NUTS in float64, {draws:,} draws in all, kept as a
 reference only under posteriordb's rule applied to functions: R-hat below 1.01 of every compared quantity, no
 divergences ([Magnusson et al. 2024](https://arxiv.org/abs/2407.04967)). The package has them
-(`pyro_bnn.references.load_reference(name)`): rows, every tenth draw of the functions, moments and quantiles of all, the
-weights where there are few, and what the chains say about themselves. Compared are functions and not weights, for hidden
-units can be exchanged: the mean of y at some inputs, and for classes the logits less their mean.
+(`pyro_bnn.references.load_reference(name)`): rows, every tenth draw of the functions, moments and quantiles of all,
+the weights where there are few, and what the chains say about themselves. Compared are functions and not weights, for
+hidden units can be exchanged: the mean of y at some inputs, and for classes the logits less their mean.
 
 ```python
 from pyro_bnn.references import load_reference
@@ -78,24 +78,25 @@ print(reference.facts["rhat"], reference.misses())
 # reference.distance(posterior) of a posterior of the same rows, reference.x and reference.y
 ```
 
-`python -m pyro_bnn.references` draws them again; chains that are finished are not drawn twice. Of `conjugate-regression`
-the posterior is known in closed form as well, and the tests hold the shipped draws to it.
+`python -m pyro_bnn.references` draws them again; chains that are finished are not drawn twice. Of
+`conjugate-regression` the posterior is known in closed form as well, and the tests hold the shipped draws to it.
 """
 DISTANCES = """
 W1 is the Wasserstein-1 distance of a method's draws of the function at each input, in units of the reference's
 deviation there; the error of the mean is in the same units; the ratio of deviations is 1 for the right width; all three
 are averaged over the inputs. The first line is the floor: NUTS from other seeds, 1,000 draws. Every method has the same
 budget, {passes:,} passes over the rows: as many steps of Adam (rate 0.01 with a cosine) for what is optimised, four
-steps of a quarter of the rows per pass for SGLD, one for LMC; {members} members share the passes; averages begin at half
-of them. Nothing was tuned for a row: a sampler far from the reference may be so by its step. One seed. – is what a
-program does not have: masks, a curvature of Kronecker factors and reparameterised layers are for networks.
+steps of a quarter of the rows per pass for SGLD, one for LMC; {members} members share the passes; averages begin at
+half of them. Nothing was tuned for a row: a sampler far from the reference may be so by its step. One seed. – is what
+a program does not have: masks, a curvature of Kronecker factors and reparameterised layers are for networks.
 """
 CALIBRATION = """
-{datasets} data sets are drawn from each program's prior at its own inputs, the guide is trained on each ({steps:,} steps
-of Adam on all rows), and the rank of the true function among 99 draws of the guide is looked at, at five inputs (two
-digits of the last layer). The verdict is that of `pb.sbc`: Kolmogorov-Smirnov tests of all quantities, Holm-adjusted, so
-that a right guide is called wrong with probability .05 at most. Spread is 1 where widths are right and towards 3 where
-the guide is too narrow. A guide that passes is not shown to be right: {datasets} data sets see a spread of about 1.3.
+{datasets} data sets are drawn from each program's prior at its own inputs, the guide is trained on each ({steps:,}
+steps of Adam on all rows), and the rank of the true function among 99 draws of the guide is looked at, at five inputs
+(two digits of the last layer). The verdict is that of `pb.sbc`: Kolmogorov-Smirnov tests of all quantities, Holm-adjusted,
+so that a right guide is called wrong with probability .05 at most. Spread is 1 where widths are right and towards 3
+where the guide is too narrow. A guide that passes is not shown to be right: {datasets} data sets see a spread of about
+1.3.
 """
 
 
@@ -107,9 +108,10 @@ def facts_table() -> list[str]:
     for name in reference_names():
         reference = load_reference(name)
         facts, misses = reference.facts, reference.misses()
+        verdict = "; ".join(misses) or "a reference"
         lines.append(
-            f"| `{name}` | {PROGRAMS[name].words} | {facts['draws']:,} | {facts['rhat']:.4f} | {facts['ess_bulk']:,.0f} "
-            f"| {facts['divergences']} | {facts['seconds']:.0f} | {'; '.join(misses) or 'a reference'} |"
+            f"| `{name}` | {PROGRAMS[name].words} | {facts['draws']:,} | {facts['rhat']:.4f} "
+            f"| {facts['ess_bulk']:,.0f} | {facts['divergences']} | {facts['seconds']:.0f} | {verdict} |"
         )
     return lines
 

@@ -284,6 +284,10 @@ class FlatGuide(AutoGuide, Guide, metaclass=GuideMeta):  # type: ignore[metaclas
         simple = bool(self._places) and not self._prototype_frames
         return simple and all(place.transform is None for place in self._places.values())
 
+    def _joint_unstackable(self) -> str | None:
+        """Return why this guide's draw is not a point of its flat vector alone, as words; None if it is."""
+        return None if self._all_real() else "a site is constrained or in a plate"
+
     def slice_of(self, name: str) -> slice:
         """Return the slice of the flat vector that is the site called `name`."""
         place = self._place(name)

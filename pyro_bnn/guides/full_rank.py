@@ -125,3 +125,48 @@ class AutoFullRankNormal(FlatGuide):
         """Return mu and the root of the diagonal of L L'."""
         q = self.distribution()
         return q.mean, q.stddev
+
+    # -- beside others like it -----------------------------------------------------------------------------------
+
+    def unstackable(self) -> str | None:
+        """Return why this guide cannot run beside others like it as one batched program, as words; None if it can."""
+        return self._joint_unstackable()
+
+    def noise(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """
+        Return what a draw is made from, z (P,): the numbers that `forward` draws from a generator in this state.
+
+        :param like: a tensor (P,) whose dtype and device it takes.
+        """
+        mean, sd = torch.zeros_like(like), torch.ones_like(like)
+        return torch.normal(mean, sd, generator=generator)
+
+    @staticmethod
+    def _below(own: Mapping[str, Tensor]) -> Tensor:
+        """Return U with zeros on and above the diagonal, (..., P, P)."""
+        entries, size = own["whitened_scale_tril"], own["loc"].shape[-1]
+        rows, columns = torch.tril_indices(size, size, -1, device=entries.device)
+        flat = entries.new_zeros(*entries.shape[:-1], size * size).index_copy(-1, rows * size + columns, entries)
+        return flat.view(*entries.shape[:-1], size, size)
+
+    def draw_at(self, own: Mapping[str, Tensor], noise: Tensor) -> Tensor:
+        """
+        Return the draw (..., P) that parameters and a noise (..., P) make.
+
+        :param own: the guide's own parameters by name, each with the same leading dimensions.
+        """
+        whitened = noise + (self._below(own) @ noise.unsqueeze(-1)).squeeze(-1)
+        return torch.addcmul(own["loc"], softplus(own["rho"]), whitened)
+
+    def kl_at(self, own: Mapping[str, Tensor], m: Tensor, s: Tensor) -> Tensor:
+        """
+        Return KL(q || N(m, s^2)) of parameters that are given, (...).
+
+        :param own: the guide's own parameters by name.
+        :param m: the prior's means, (..., P).
+        :param s: the prior's deviations, (..., P).
+        """
+        sd, m, s = softplus(own["rho"]).double(), m.double(), s.double()
+        second = sd.square() * (1 + self._below(own).double().square().sum(-1)) + (own["loc"].double() - m).square()
+        kl = 0.5 * ((second / s.square() + 2 * s.log()).sum(-1) - s.shape[-1]) - sd.log().sum(-1)
+        return kl.to(own["loc"].dtype)

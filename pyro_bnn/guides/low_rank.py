@@ -350,3 +350,49 @@ class AutoLowRankNormal(FlatGuide):
         """Return mu and sqrt(d + rowsum W^2)."""
         q = self.distribution()
         return q.mean, q.stddev
+
+    # -- beside others like it -----------------------------------------------------------------------------------
+
+    def unstackable(self) -> str | None:
+        """Return why this guide cannot run beside others like it as one batched program, as words; None if it can."""
+        return self._joint_unstackable()
+
+    def noise(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """
+        Return what a draw is made from, z1 and z2 (P + R,): what `forward` draws from a generator in this state.
+
+        :param like: a tensor (P,) whose dtype and device it takes.
+        """
+        kind: dict[str, Any] = {"generator": generator, "dtype": like.dtype, "device": like.device}
+        return torch.cat([torch.randn(len(like), **kind), torch.randn(self.rank, **kind)])
+
+    @staticmethod
+    def _columns(own: Mapping[str, Tensor]) -> Tensor:
+        """Return W in units of sqrt(d), (..., P, R)."""
+        return own["whitened_cov_factor"] * torch.exp(COLUMN_SPEED * own["column_log_scale"]).unsqueeze(-2)
+
+    def draw_at(self, own: Mapping[str, Tensor], noise: Tensor) -> Tensor:
+        """
+        Return the draw (..., P) that parameters and a noise (..., P + R) make.
+
+        :param own: the guide's own parameters by name, each with the same leading dimensions.
+        """
+        z1, z2 = noise[..., : -self.rank], noise[..., -self.rank :]
+        whitened = z1 + (self._columns(own) @ z2.unsqueeze(-1)).squeeze(-1)
+        return torch.addcmul(own["loc"], softplus(own["rho"]), whitened)
+
+    def kl_at(self, own: Mapping[str, Tensor], m: Tensor, s: Tensor) -> Tensor:
+        """
+        Return KL(q || N(m, s^2)) of parameters that are given, (...).
+
+        :param own: the guide's own parameters by name.
+        :param m: the prior's means, (..., P).
+        :param s: the prior's deviations, (..., P).
+        """
+        sd, columns, m, s = softplus(own["rho"]).double(), self._columns(own).double(), m.double(), s.double()
+        diag = sd.square()
+        second = diag * (1 + columns.square().sum(-1)) + (own["loc"].double() - m).square()  # (..., P)
+        identity = torch.eye(self.rank, dtype=torch.float64, device=diag.device)
+        log_det = torch.linalg.slogdet(identity + columns.mT @ columns).logabsdet  # of C, (...)
+        terms = (second / s.square() - torch.log(diag / s.square())).sum(-1)
+        return (0.5 * (terms - diag.shape[-1] - log_det)).to(own["loc"].dtype)

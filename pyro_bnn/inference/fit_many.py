@@ -15,6 +15,9 @@ stacks, one after the other.
 A member that stops early keeps its parameters from then on, and leaves the stack once half of it has stopped. One
 whose loss is not a number any more says so in its result's `reason`; its guide is as at its best epoch, with
 `keep_best`, and else as it began. The others go on.
+
+Of guides with correlations (low rank, full rank) the steps are those of `fit` with `TraceLowRank_ELBO`, and `kl` in
+their lines is exact, where `fit` takes that of a draw.
 """
 
 import copy
@@ -86,7 +89,8 @@ def fit_many(
     Inside `with local_reparameterization():` the outputs of dense layers are drawn, as there.
 
     :param models: K models of one structure, each with its own number of rows.
-    :param guides: a guide for each: AutoMeanFieldNormal in one group, AutoPoint or AutoDropout.
+    :param guides: a guide for each: AutoMeanFieldNormal in one group, AutoLowRankNormal, AutoFullRankNormal,
+        AutoPoint or AutoDropout.
     :param optim: what every member is trained with; a copy is used, and this object left as it is.
     :param data: the rows of each, in any form that `fit` takes at once; or one for all.
     :param epochs: how often each model sees its rows.
@@ -341,9 +345,12 @@ class _Training:
 
             self.gradients = RecordedFunction(self.stack.losses, leaves)
         size = max(self.batch_sizes[k] for k in self.active)
-        k, p = self.stack.prior_loc.shape
-        self.draws = torch.zeros(k, p, dtype=self.dtype)
-        self.outputs = [torch.zeros(k, size, width, dtype=self.dtype) for width in self.stack.widths.values()]
+        like = self.stack.prior_loc[0]  # (P,)
+        noise = self.stack.guide.noise(like, torch.Generator().manual_seed(0))
+        self.draws = torch.zeros(len(self.active), len(noise), dtype=self.dtype)
+        self.outputs = [
+            torch.zeros(len(self.active), size, width, dtype=self.dtype) for width in self.stack.widths.values()
+        ]
 
     def run(self) -> None:
         """Train for all epochs, or until every member has stopped."""
@@ -425,7 +432,7 @@ class _Training:
 
     def _draw(self, sizes: Tensor) -> None:
         """Draw every member's noise from its own generator, as its own step would."""
-        like = self.draws[0]
+        like = self.stack.prior_loc[0]
         for place, i in enumerate(self.active):
             generator, size = self.noise[i], int(sizes[place])
             self.draws[place] = self.stack.guide.noise(like, generator)
@@ -468,7 +475,7 @@ class _Training:
     ) -> list[dict[str, Any]]:
         share = sizes / sizes.sum(0)  # (M, K)
         states = [self.noise[i].get_state() for i in self.active]
-        noise = torch.stack([self.stack.guide.noise(self.draws[0], self.noise[i]) for i in self.active])
+        noise = torch.stack([self.stack.guide.noise(self.stack.prior_loc[0], self.noise[i]) for i in self.active])
         for i, state in zip(self.active, states, strict=True):  # what is logged draws nothing
             self.noise[i].set_state(state)
         n = torch.tensor([self.table.sizes[i] for i in self.active], dtype=torch.float64)

@@ -6,7 +6,7 @@ all of them stacked along a first dimension,
 
     w_k      = draw(theta_k, e_k)                                         (K, P), element by element
     nll_k    = -sum_i u_ki log p(y_ki | x_ki, w_k)                        (K,), mapped over k (torch.func.vmap)
-    KL_k     = KL(q_k || p_k)                                             (K,), in closed form over (K, P)
+    KL_k     = KL(q_k || p_k)                                             (K,), in closed form
     loss_k   = nll_k + (W_k / N_k) KL_k
 
 where u_ki = 1 / B_k, times the weight of the row, for the B_k rows of member k's batch and 0 for rows that only fill it
@@ -73,10 +73,18 @@ class StackableGuide(Protocol):
         """Return name, place and shape of every site."""
 
     def noise(self, like: Tensor, generator: torch.Generator) -> Tensor:
-        """Return what a draw is made from, in shape and dtype of `like`, (P,)."""
+        """Return what a draw is made from, a vector in dtype of `like` (P,); of length P, or another."""
 
     def draw_at(self, own: Mapping[str, Tensor], noise: Tensor) -> Tensor:
         """Return the draw (..., P) of parameters and noise."""
+
+
+@runtime_checkable
+class _JointGuide(Protocol):
+    """A guide whose weights are correlated: its KL is no sum over them."""
+
+    def kl_at(self, own: Mapping[str, Tensor], m: Tensor, s: Tensor) -> Tensor:
+        """Return KL(q || N(m, s^2)) of parameters that are given, (...)."""
 
 
 @runtime_checkable
@@ -99,7 +107,7 @@ def check_stackable(models: Sequence[Any], guides: Sequence[Any]) -> None:
             if not isinstance(part, protocol):
                 raise TypeError(
                     f"{what} {k} is a {kind}, which cannot be batched: fit_many takes a BNN with an "
-                    "AutoMeanFieldNormal, AutoPoint or AutoDropout; train others with fit, one after the other"
+                    "guide of this library on one flat vector; train others with fit, one after the other"
                 )
             reason = part.unstackable()
             if reason is not None:
@@ -197,6 +205,11 @@ class Stack:
         means, sds = zip(*map(_flat_priors, models), strict=True)
         self.prior_loc, self.prior_scale = torch.stack(means), torch.stack(sds)  # (K, P) each
         self._layout = self.guide.layout()
+        if local and isinstance(self.guide, _JointGuide):
+            raise ValueError(
+                f"{type(self.guide).__name__} has correlated weights, whose outputs are not drawn apart: leave out "
+                "local_reparameterization()"
+            )
         self.widths = _dense_layers(self.model) if local else {}
 
     @classmethod
@@ -307,6 +320,8 @@ class Stack:
         return {n.removeprefix("model."): to(self.parameters[n]) for n, to in self._transforms.items()}
 
     def _kl(self, own: Mapping[str, Tensor], flat: Tensor) -> Tensor:
+        if isinstance(self.guide, _JointGuide):
+            return self.guide.kl_at(own, self.prior_loc, self.prior_scale)
         if isinstance(self.guide, _NormalGuide):
             loc, scale = self.guide.moments_at(own)
             d, r = (loc - self.prior_loc) / self.prior_scale, scale / self.prior_scale  # (K, P) each

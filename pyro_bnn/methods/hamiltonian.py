@@ -185,8 +185,10 @@ def _convergence(work: Work, guide: StoredDraws, rows: int = 50) -> dict[str, An
     """Return R-hat and ESS of what the chains predict at some training rows."""
     x = work.parts.data.train.x[:rows]
     predictions = []
+    alone = StoredDraws.from_flat(work.parts.model, guide.draws[:1], x)
     for s in range(guide.num_draws):
-        alone = StoredDraws.from_flat(work.parts.model, guide.draws[s : s + 1], x)
+        with torch.no_grad():
+            alone.draws.copy_(guide.draws[s : s + 1])
         draw = next(iter(predictive_draws(work.parts.model, alone, x, 1)))
         predictions.append(draw.prediction)
     return convergence(torch.stack(predictions).unflatten(0, (guide.chains, -1))).to_dict()

@@ -1,9 +1,9 @@
 """
 Variational simulation-based calibration of a guide under one of the programs, in function space.
 
-Data sets are drawn from the program's prior at its own inputs; a guide is trained on each for as many steps of all rows;
-the true function's rank among the guide's draws is looked at at a few inputs (Yao et al. 2018, arXiv:1802.02538; the
-test and its level are those of `pb.sbc`). Guides that can be are trained all at once (`fit_many`).
+Data sets are drawn from the program's prior at its own inputs; a guide is trained on each for as many steps of all
+rows; the true function's rank among the guide's draws is looked at at a few inputs (Yao et al. 2018, arXiv:1802.02538;
+the test and its level are those of `pb.sbc`). Guides that can be are trained all at once (`fit_many`).
 """
 
 from collections.abc import Callable, Sequence
@@ -34,6 +34,8 @@ DATASETS = 100
 STEPS = 2000
 LEVEL = 0.05
 RATE = 0.01
+_ENTRIES = 4_000_000
+"""Numbers of guides that are trained at once: of a last layer's full rank ten guides."""
 
 
 def _optimizer() -> Any:
@@ -60,7 +62,7 @@ def calibration(
     rows = read_rows(name)
     x, at = rows["x"], _few(rows["at"], 2 if name == "last-layer" else 5)
     model = build_named_model(recipe, len(x))
-    together = guide == "mean field" and not recipe.program
+    together = not recipe.program  # whose precisions are constrained: such guides are trained one by one
     make = _together(recipe, steps) if together else _one_by_one(recipe, steps)
     found = sbc(model, make, x, at=at, datasets=datasets, draws=draws, level=LEVEL, seed=seed, together=together)
     return {
@@ -88,8 +90,19 @@ def _together(recipe: Recipe, steps: int) -> Callable[[Tensor, Sequence[Tensor],
         for model, seed in zip(models, seeds, strict=True):
             torch.manual_seed(seed)
             guides.append(recipe_guide(recipe, model))
-        data = [(x, y) for y in ys]
-        fit_many(models, guides, _optimizer(), data, epochs=steps, batch_size=len(x), seed=list(seeds), history=False)
+        size = max(1, _ENTRIES // sum(p.numel() for p in guides[0].parameters()))
+        for first in range(0, len(ys), size):
+            part = slice(first, first + size)
+            fit_many(
+                models[part],
+                guides[part],
+                _optimizer(),
+                [(x, y) for y in ys[part]],
+                epochs=steps,
+                batch_size=len(x),
+                seed=list(seeds[part]),
+                history=False,
+            )
         return [Posterior(model, guide) for model, guide in zip(models, guides, strict=True)]
 
     return make

@@ -3,8 +3,8 @@ Making the references: rows from fixed seeds, chains of NUTS, and what of them i
 
 posteriordb's rule for a reference posterior, in function space: 10,000 draws in all, rank-normalised split R-hat below
 1.01 of every quantity, no divergences (Magnusson et al. 2024, arXiv:2407.04967). Four chains of 2,500 draws, in
-float64, each from its own draw of the prior, are kept one by one in a run folder, so that what was killed goes on; every
-tenth draw is shipped, with moments and quantiles of all.
+float64, each from its own draw of the prior, are kept one by one in a run folder, so that what was killed goes on;
+every tenth draw is shipped, with moments and quantiles of all.
 """
 
 from collections.abc import Callable
@@ -92,7 +92,7 @@ def _features(random: np.random.Generator) -> tuple[Any, Any, Any]:
 
     chosen = torch.as_tensor(random.permutation(len(digits.train.y))[:200])
     scale = features(digits.train.x[chosen]).std()
-    x, at = (features(rows) / scale for rows in (digits.train.x[chosen], digits.test.x[:16]))
+    x, at = (features(rows) / scale for rows in (digits.train.x[chosen], digits.test.x[:12]))
     return x.numpy(), digits.train.y[chosen].numpy(), at.numpy()
 
 
@@ -148,7 +148,10 @@ def chains_of(name: str, runs: Path, *, jobs: int = 1, seed: int = 0, **numbers:
     method = {**CHAINS, "start": "prior", **program.nuts, **numbers}
     rows = len(read_rows(name)["y"])
     recipe = {**program.settings(), "method": method, "seed": seed, "num_samples": 2, "batch_size": rows, "epochs": 1}
-    return train(Recipe.build(recipe), out=runs / f"{name}-{seed}", jobs=jobs, progress=False, report=False)
+    run = train(Recipe.build(recipe), out=runs / f"{name}-{seed}", jobs=jobs, progress=False, report=False)
+    if not run.finished:
+        raise KeyboardInterrupt
+    return run
 
 
 def functions_of(run: Run, at: Tensor) -> tuple[Tensor, Tensor]:

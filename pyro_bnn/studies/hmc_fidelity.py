@@ -67,8 +67,8 @@ STUDY = Study(
     "arXiv:2104.14421",
     place="abstract and section 6; HMC's probabilities from the data of the NeurIPS 2021 competition on approximate "
     "inference, data/cifar10",
-    varied="how the posterior is made: mean field, HWA, low rank, an averaged point, three of either, MC dropout, SGLD; "
-    "all have as many epochs, members together.",
+    varied="how the posterior is made: mean field, HWA, low rank, an averaged point, three of either, MC dropout, "
+    "SGLD; all have as many epochs, members together.",
     measured="agreement of the most probable class and total variation distance to HMC's probabilities, test rows.",
     rule="Confirmed if the total variation of the ensemble of averaged points, and that of SGLD, is below mean "
     "field's by more than two standard errors over the rows; contradicted if one is above it by as much. One training "

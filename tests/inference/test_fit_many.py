@@ -8,11 +8,12 @@ import pyro.distributions as dist
 import pyro.optim
 import pytest
 import torch
+from pyro.infer.autoguide import AutoNormal
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pyro_bnn.guides import AutoDropout, AutoLowRankNormal, AutoMeanFieldNormal, AutoPoint
-from pyro_bnn.inference import FitResult, fit, fit_many, flipout, kl, local_reparameterization
+from pyro_bnn.guides import AutoDropout, AutoFullRankNormal, AutoLowRankNormal, AutoMeanFieldNormal, AutoPoint
+from pyro_bnn.inference import TraceLowRank_ELBO, FitResult, fit, fit_many, flipout, kl, local_reparameterization
 from pyro_bnn.models import BNN, MLP, likelihoods, priors
 from pyro_bnn.optim import AdaBound, Adam, Cosine, PerSite, Plateau, YellowFin
 
@@ -104,6 +105,52 @@ def test_members_at_once_are_members_one_by_one(guide: Any) -> None:
     )
     assert_same(*result[:2])
     assert_same_lines(*result[2:])
+
+
+@pytest.mark.parametrize("guide", [lambda model: AutoLowRankNormal(model, rank=3), AutoFullRankNormal])
+def test_guides_with_correlations_are_members_too(guide: Any) -> None:
+    """The same as by fit with the KL in closed form, whose draws are from the same numbers."""
+    models, guides = members(guide)
+    data = [rows(model.num_data, k) for k, model in enumerate(models)]
+    val, weights = [rows(n, 50 + n) for n in (9, 12, 5, 7)], [kl.tempered(0.1), *[kl.uniform()] * 3]
+    common: dict[str, Any] = {"epochs": 4, "batch_size": 8, "val_samples": 2}
+    results = fit_many(models, guides, two_rates(), data, seed=7, val=val, kl=weights, **common)
+    others, looped = members(guide)
+    expected = [
+        fit(model, own, two_rates(), data[k], seed=7 + k, val=val[k], kl=weights[k], elbo=TraceLowRank_ELBO(), **common)
+        for k, (model, own) in enumerate(zip(others, looped, strict=True))
+    ]
+    assert_same([*models, *guides], [*others, *looped])
+    for result in (*results, *expected):
+        for line in result.history:
+            line["kl"] = line["elbo"] = 0.0  # of a draw by fit, exact here: see the next test
+    assert_same_lines(results, expected)
+    moved = dict(guides[0].named_parameters())
+    fresh = dict(members(guide)[1][0].named_parameters())
+    assert all(float((value - fresh[name]).detach().abs().max()) > 1e-3 for name, value in moved.items())
+
+
+@pytest.mark.parametrize("guide", [lambda model: AutoLowRankNormal(model, rank=3), AutoFullRankNormal])
+def test_the_kl_of_parameters_that_are_given_is_that_of_the_law(guide: Any) -> None:
+    q = members(guide)[1][0]
+    with torch.no_grad():
+        for parameter in q.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    own = {name.removesuffix("_unconstrained"): value.detach() for name, value in q.named_parameters()}
+    own = {name: own[name] for name in own if not name.startswith("model.")}
+    m, s = torch.randn_like(own["loc"]), torch.rand_like(own["loc"]) + 0.5
+    law = q.distribution()
+    torch.testing.assert_close(q.kl_at(own, m, s), law.kl_to_normal(m, s).detach())
+    both_at_once = {name: torch.stack([value, value]) for name, value in own.items()}
+    torch.testing.assert_close(q.kl_at(both_at_once, m, s)[1], law.kl_to_normal(m, s).detach())
+    torch.manual_seed(5)
+    expected = law.rsample().detach()
+    torch.testing.assert_close(q.draw_at(own, q.noise(own["loc"], torch.Generator().manual_seed(5))), expected)
+
+
+def test_correlated_guides_are_not_drawn_by_outputs() -> None:
+    with local_reparameterization(), pytest.raises(ValueError, match="has correlated weights"):
+        fit_many(*members(AutoFullRankNormal), two_rates(), [rows(n, n) for n in SIZES], epochs=1)
 
 
 def test_layers_are_reparameterised_locally_as_by_fit() -> None:
@@ -254,7 +301,7 @@ def dropout() -> nn.Module:
     [
         (lambda: members(net=batch_norm), "BatchNorm1d keeps buffers"),
         (lambda: members(net=dropout), "Dropout draws random numbers"),
-        (lambda: members(AutoLowRankNormal), "AutoLowRankNormal, which cannot be batched"),
+        (lambda: members(AutoNormal), "AutoNormal, which cannot be batched"),
         (lambda: members(lambda model: AutoMeanFieldNormal(model, groups="site")), "lie in groups"),
         (lambda: ([lambda x, y: None, *members()[0][1:]], members()[1]), "model 0 is a function"),
     ],

@@ -1,4 +1,4 @@
-"""ResNet-20 with filter response normalisation: its size, a literal twin of the normalisation, its padding, its rows."""
+"""ResNet-20 with filter response normalisation: its size, a literal twin in float64, its rows, its start."""
 
 import math
 

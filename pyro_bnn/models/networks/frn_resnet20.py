@@ -12,8 +12,8 @@ second and third stage begin, stride is 2 and the shortcut is conv 1x1 - normali
 average over 8x8 and one dense layer follow: 274,042 parameters at 3x32x32 and K = 10, 2,352 of them of normalisation.
 
 As in the source's code (Izmailov et al. 2021, arXiv:2104.14421): eps is fixed at 1e-6 and not |eps| with a learned one;
-SiLU comes after max(y, tau), in whose place the paper of the normalisation has it; "same" padding with stride 2 adds the
-row and the column behind the image only.
+SiLU comes after max(y, tau), which the paper of the normalisation has in its place; "same" padding with stride 2 adds
+the row and the column behind the image only.
 
 Convolutions and the dense layer start from Kaiming's normal (fan_in, truncated at two deviations), as there.
 """
