@@ -6,7 +6,8 @@ on three seeds: accuracy, predictive NLL, ECE, Brier, OOD AUROC, held-out elpd, 
 small enough for NUTS, the table says how far each posterior's function draws are from NUTS, with NUTS against NUTS as
 the floor.
 
-`--quick` runs both parts in a minute or two, to see that they run.
+`--quick` runs both parts in a minute or two, to see that they run. `--rows "low rank 5 (SVI)"` makes some rows again in
+the page that is there (with what they are paired with and NUTS, as often as they need it).
 """
 
 import argparse
@@ -26,6 +27,7 @@ from pyro_bnn.analysis.scores.metrics import classification_metrics
 from pyro_bnn.analysis.scores.ood import accumulate, auroc, shuffled_pixels
 from pyro_bnn.data import load_data
 from pyro_bnn.inference import SGLD, lmc
+from pyro_bnn.references.distance import distance
 from pyro_bnn.runs.train import Run, train
 
 ROOT = Path(__file__).parent.parent
@@ -194,26 +196,8 @@ def functions(run: Run, draws: int) -> Tensor:
     return run.posterior.draws(GRID, num_samples=draws, seed=0).reshape(draws, -1).double()
 
 
-def distance(found: Tensor, reference: Tensor) -> dict[str, float]:
-    """
-    How far function draws (S, N) are from reference draws (R, N), in units of the reference's own deviations.
-
-    `wasserstein` is the Wasserstein-1 distance of the draws at each input, `mean` the difference of their means, both
-    averaged over inputs; `sd_ratio` is the geometric mean of the ratios of deviations.
-    """
-    levels = (torch.arange(200, dtype=torch.float64) + 0.5) / 200
-    sd = reference.std(0)
-    gap = (torch.quantile(found, levels, dim=0) - torch.quantile(reference, levels, dim=0)).abs().mean(0)
-    ratio = found.std(0).clamp_min(1e-12) / sd
-    return {
-        "wasserstein": float((gap / sd).mean()),
-        "mean": float(((found.mean(0) - reference.mean(0)).abs() / sd).mean()),
-        "sd_ratio": float(ratio.log().mean().exp()) if float(found.std(0).max()) > 1e-9 else 0.0,
-    }
-
-
-def against_nuts(quick: bool) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
-    """Run NUTS twice and every other method once; return the distances and the verdict on NUTS."""
+def against_nuts(quick: bool, names: Sequence[str]) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
+    """Run NUTS twice and every other method of `names` once; return the distances and the verdict on NUTS."""
     chains: dict[str, Any] = {"name": "nuts", "chains": 4, "warmup": 300, "draws": 300, "max_tree_depth": 7}
     if quick:
         chains |= {"warmup": 30, "draws": 30, "max_tree_depth": 5}
@@ -229,7 +213,8 @@ def against_nuts(quick: bool) -> tuple[dict[str, dict[str, float]], dict[str, An
         found = {
             "NUTS, other seeds": {**distance(functions(runs[1], total), reference), "seconds": facts[1]["seconds"]}
         }
-        for name, settings in FUNCTIONS.items():
+        for name in names:
+            settings = FUNCTIONS[name]
             short = {"epochs": 20} if quick else {}
             if quick and not isinstance(settings["method"], str):
                 settings = {**settings, "method": {k: v for k, v in settings["method"].items() if k not in _LONG}}
@@ -349,15 +334,45 @@ def page(rows: Any, found: Any, verdict: Mapping[str, Any], seeds: Sequence[int]
     return "\n".join(parts) + "\n"
 
 
+def with_rows(text: str, names: Sequence[str], rows: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """The page with some rows of its two tables replaced, each by its name; the others stay as they are."""
+    digits, heading, functions_ = text.partition("## Distance from NUTS")
+    for lines, of_digits in (
+        (image_table(rows) if rows else [], True),
+        (function_table(found) if found else [], False),
+    ):
+        for line in lines[2:]:
+            name = line.split("|")[1].strip()
+            part = digits if of_digits else functions_
+            old = [kept for kept in part.splitlines() if kept.startswith(f"| {name} |")]
+            if name not in names:
+                continue
+            if len(old) != 1:
+                raise ValueError(f"the page has {len(old)} rows {name!r} to be replaced: write it anew, without --rows")
+            part = part.replace(old[0], line)
+            digits, functions_ = (part, functions_) if of_digits else (digits, part)
+    return digits + heading + functions_
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    known = sorted({*IMAGES, *FUNCTIONS})
+    parser.add_argument("--rows", nargs="+", choices=known, help="replace these rows alone, in the page that is there")
     parser.add_argument("--quick", action="store_true", help="see that it runs; the figures mean nothing")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "posteriors.md")
     given = parser.parse_args()
     torch.set_num_threads(1)
     seeds = SEEDS[:1] if given.quick else SEEDS
     settings: dict[str, Any] = {"data_args": {"train_size": 400, "test_size": 100}} if given.quick else {}
-    found, verdict = against_nuts(given.quick)
+    if given.rows:
+        chosen = [name for name in FUNCTIONS if name in given.rows]
+        found = against_nuts(given.quick, chosen)[0] if chosen else {}
+        paired = [name for name in IMAGES if name in (*given.rows, "mean field (SVI)")]
+        rows = images(seeds, paired, **settings) if len(paired) > 1 else {}
+        given.out.write_text(with_rows(given.out.read_text(), given.rows, rows, found))
+        print(f"wrote {given.out}")
+        return
+    found, verdict = against_nuts(given.quick, list(FUNCTIONS))
     rows = images(seeds, list(IMAGES), **settings)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(page(rows, found, verdict, seeds, given.quick))

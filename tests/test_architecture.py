@@ -54,7 +54,7 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "analysis": ({"common", "inference", "analysis.scores.metrics", "posterior", "data", "version"}, None),
 }
 # where all rooms meet: they import everything, and only they and the lazy names of the package import them
-TOP = {"__init__", "__main__", "assemble", "cards", "cli", "methods", "runs", "sklearn", "studies"}
+TOP = {"__init__", "__main__", "assemble", "cards", "cli", "methods", "references", "runs", "sklearn", "studies"}
 ON_DEMAND = {"arviz", "torchmetrics", "matplotlib", "jinja2", "torchvision", "PIL", "xarray", "h5netcdf", "zarr", "ray"}
 
 

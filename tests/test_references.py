@@ -25,6 +25,7 @@ from pyro_bnn.references.exact import linear_posterior, linear_predictions
 from pyro_bnn.references.make import make_reference, rows_of
 from pyro_bnn.references.programs import NOISE, function_draws, gamma_network, program_of, quantities, source
 from pyro_bnn.references.stored import DRAWS, FACTS, SHIPPED, read_rows, write_reference
+from pyro_bnn.references.widths import widths
 
 NAMES = reference_names()
 LINE = "conjugate-regression"
@@ -213,7 +214,7 @@ def test_the_distance_of_normals_is_known() -> None:
     assert found["mean"] == pytest.approx(0, abs=1e-9)
     assert found["sd_ratio"] == pytest.approx(2, rel=0.02)
     moved = distance(z + 0.5 * sd, z)
-    assert moved["wasserstein"] == pytest.approx(0.5, rel=1e-9)
+    assert moved["wasserstein"] == pytest.approx(0.5 / float(z[:, 0].std()), rel=1e-9)
     assert moved["mean"] == pytest.approx(0.5 / float(z[:, 0].std()), rel=1e-9)
     point = distance(z.mean(0, keepdim=True), z)
     assert point["sd_ratio"] == 0
@@ -276,8 +277,27 @@ def test_calibration_of_a_guide() -> None:
     assert found["p"] < 0.05
     assert found["quantities"] == 5
     assert calibration(LINE, "full rank", datasets=2, steps=3)["datasets"] == 2
+    assert calibration(LINE, "NUTS", datasets=2, draws=4)["quantities"] == 5
     with pytest.raises(ValueError, match="guide='wide' is not compared"):
         calibration(LINE, "wide")
+
+
+def test_widths_are_in_units_of_the_exact_ones() -> None:
+    """Of independent weights the best have sqrt(1 - rho^2) of the deviations, for any guide that stays so."""
+    found = widths("mean field", steps=3, members=2)
+    assert found["independent"] == pytest.approx(math.sqrt(1 - found["correlation"] ** 2), rel=1e-6)
+    assert found["correlation"] < -0.85
+    assert found["least"] <= found["ratio"] <= found["most"] < 0.3  # they start at .0181
+    with pytest.raises(ValueError, match="guide='wide' is not compared"):
+        widths("wide")
+
+
+@pytest.mark.slow
+def test_low_rank_and_full_rank_find_the_widths_within_five_per_cent() -> None:
+    for guide in ("low rank 1", "low rank 5", "full rank"):
+        assert widths(guide)["ratio"] == pytest.approx(1, abs=0.05), guide
+    found = widths("mean field")
+    assert found["ratio"] == pytest.approx(found["independent"], rel=0.05)
 
 
 @pytest.mark.slow
@@ -292,11 +312,13 @@ def test_full_rank_is_calibrated_where_the_posterior_is_normal() -> None:
 def test_the_page_shows_what_was_run_and_what_was_not(tmp_path: Path) -> None:
     arguments = ["--store", str(tmp_path), "--json", str(tmp_path / "t.json"), "--out", str(tmp_path / "t.md")]
     some = ["--programs", LINE, "--methods", "MAP", "mean field", "--passes", "30", "--datasets", "3", "--steps", "3"]
-    table.main([*arguments, *some])
+    table.main([*arguments, *some, "--only", "distances"])
+    table.main([*arguments, *some, "--only", "calibration"])
     text = (tmp_path / "t.md").read_text()
     kept = json.loads((tmp_path / "t.json").read_text())
     assert f"| MAP | {kept['distances'][LINE]['MAP']['wasserstein']:.3f} |" in text
     assert f"| {FLOOR} | not run | | |" in text
+    assert "| full rank | not run |  |  |" in text
     assert f"| `{LINE}` | mean field | {kept['calibration'][LINE]['mean field']['verdict']} |" in text
     (tmp_path / "t.md").unlink()
     table.main([*arguments, "--page"])

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from pyro_bnn.analysis.checks import sbc
 from pyro_bnn.assemble import build_elbo, build_named_model, load_rows, resolve
+from pyro_bnn.guides import StoredDraws
 from pyro_bnn.inference import fit, fit_many
+from pyro_bnn.inference.samplers.mcmc import run_chain
 from pyro_bnn.methods.base import recipe_guide
 from pyro_bnn.optim import Adam, Cosine, PerSite
 from pyro_bnn.posterior import Posterior
@@ -22,7 +24,7 @@ from pyro_bnn.recipe import Recipe
 from pyro_bnn.references.programs import program_of
 from pyro_bnn.references.stored import read_rows
 
-__all__ = ["DATASETS", "GUIDES", "STEPS", "calibration"]
+__all__ = ["DATASETS", "GUIDES", "NUTS", "STEPS", "calibration"]
 
 GUIDES: dict[str, dict[str, Any]] = {
     "mean field": {"name": "mean_field"},
@@ -30,6 +32,8 @@ GUIDES: dict[str, dict[str, Any]] = {
     "full rank": {"name": "full_rank"},
 }
 """Words -> the guide of a recipe."""
+NUTS = "NUTS"
+"""In the place of a guide: one chain for each data set, every fifth draw of it; `steps` are not used."""
 DATASETS = 100
 STEPS = 2000
 LEVEL = 0.05
@@ -49,21 +53,23 @@ def calibration(
     Return the verdict on a guide under a program, its smallest p-value, its spread and how many quantities there are.
 
     :param name: of the program.
-    :param guide: one of `GUIDES`.
+    :param guide: one of `GUIDES`, or `NUTS`.
     :param datasets: how many are drawn from the prior.
     :param steps: of every training, of all rows.
     :param draws: of every guide.
     :param seed: of the data sets and of the trainings.
     """
-    if guide not in GUIDES:
-        raise ValueError(f"guide={guide!r} is not compared: choose one of {', '.join(GUIDES)}")
-    recipe = Recipe.build({**program_of(name).settings(), "guide": GUIDES[guide]})
+    if guide not in (*GUIDES, NUTS):
+        raise ValueError(f"guide={guide!r} is not compared: choose one of {', '.join(GUIDES)}, {NUTS}")
+    recipe = Recipe.build({**program_of(name).settings(), "guide": GUIDES.get(guide, "mean_field")})
     recipe = resolve(recipe, load_rows(recipe))
     rows = read_rows(name)
     x, at = rows["x"], _few(rows["at"], 2 if name == "last-layer" else 5)
     model = build_named_model(recipe, len(x))
     together = not recipe.program  # whose precisions are constrained: such guides are trained one by one
-    make = _together(recipe, steps) if together else _one_by_one(recipe, steps)
+    make: Callable[..., Any] = _together(recipe, steps) if together else _one_by_one(recipe, steps)
+    if guide == NUTS:
+        together, make = False, _chains(recipe, draws)
     found = sbc(model, make, x, at=at, datasets=datasets, draws=draws, level=LEVEL, seed=seed, together=together)
     return {
         "verdict": found.shape,
@@ -125,6 +131,19 @@ def _one_by_one(recipe: Recipe, steps: int) -> Callable[[Tensor, Tensor, int], P
             seed=seed,
             progress=False,
         )
+        return Posterior(model, guide)
+
+    return make
+
+
+def _chains(recipe: Recipe, draws: int, thin: int = 5) -> Callable[[Tensor, Tensor, int], Posterior]:
+    def make(x: Tensor, y: Tensor, seed: int) -> Posterior:
+        model = build_named_model(recipe, len(x))
+        chain = run_chain(model, (x, y), warmup=200, draws=thin * draws, seed=seed, start="prior")
+        guide = StoredDraws(model, num_draws=draws, kind="nuts")
+        guide.build(x)
+        with torch.no_grad():
+            guide.draws.copy_(guide.flatten({name: value[::thin] for name, value in chain.samples.items()}))
         return Posterior(model, guide)
 
     return make

@@ -117,13 +117,14 @@ def settings_of(name: str, method: str, passes: int, seed: int) -> dict[str, Any
     }
 
 
-def row(name: str, method: str, passes: int = PASSES, seed: int = 0) -> dict[str, Any]:
+def row(name: str, method: str, passes: int = PASSES, of: str = "", seed: int = 0) -> dict[str, Any]:
     """
     Return the distances of a method's posterior to a reference, or under `refused` why there are none.
 
     :param name: of the program.
     :param method: one of `METHODS`, or `FLOOR`.
     :param passes: the budget.
+    :param of: which reference it is a row of, for records that are kept: its digest.
     :param seed: of the training.
     """
     if method not in (FLOOR, *METHODS):

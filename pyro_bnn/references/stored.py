@@ -7,6 +7,7 @@ The files of the references: rows, draws and diagnostics, each folder with the S
     reference.json       how they were drawn, and what the chains say about themselves
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +20,17 @@ from pyro_bnn.common.files import atomic_write, write_text
 from pyro_bnn.common.manifest import is_sealed, read_listed, seal
 from pyro_bnn.common.reading import parse_json
 
-__all__ = ["DRAWS", "FACTS", "ROWS", "SHIPPED", "is_complete", "read_rows", "read_tensors", "write_reference"]
+__all__ = [
+    "DRAWS",
+    "FACTS",
+    "ROWS",
+    "SHIPPED",
+    "digest_of",
+    "is_complete",
+    "read_rows",
+    "read_tensors",
+    "write_reference",
+]
 
 SHIPPED = Path(__file__).parent / "shipped"
 """Where the references of the package are."""
@@ -49,6 +60,16 @@ def read_tensors(name: str, folder: Path = SHIPPED) -> tuple[dict[str, Tensor], 
         raise ValueError(f"the reference {name!r} has no draws in {folder}: python -m pyro_bnn.references {name}")
     found = read_listed(folder / name, [ROWS, DRAWS, FACTS])
     return load(found[ROWS]), load(found[DRAWS]), parse_json(found[FACTS], FACTS, dict)
+
+
+def digest_of(name: str, folder: Path = SHIPPED) -> str:
+    """
+    Return what tells the draws of a reference from others.
+
+    :param name: of the program.
+    :param folder: where the references are.
+    """
+    return hashlib.sha256(read_listed(folder / name, [DRAWS])[DRAWS]).hexdigest()[:20]
 
 
 def is_complete(name: str, folder: Path = SHIPPED) -> bool:

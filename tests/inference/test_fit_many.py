@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from pyro_bnn.guides import AutoDropout, AutoFullRankNormal, AutoLowRankNormal, AutoMeanFieldNormal, AutoPoint
-from pyro_bnn.inference import TraceLowRank_ELBO, FitResult, fit, fit_many, flipout, kl, local_reparameterization
+from pyro_bnn.inference import FitResult, TraceLowRank_ELBO, fit, fit_many, flipout, kl, local_reparameterization
 from pyro_bnn.models import BNN, MLP, likelihoods, priors
 from pyro_bnn.optim import AdaBound, Adam, Cosine, PerSite, Plateau, YellowFin
 
