@@ -272,11 +272,11 @@ def test_every_method_is_refused_or_has_the_same_passes() -> None:
 
 def test_calibration_of_a_guide() -> None:
     """Mean field trained all at once and full rank one by one; a guide that has hardly moved is found out."""
-    found = calibration(LINE, "mean field", datasets=30, steps=5)
+    found = calibration(LINE, "mean field", datasets=20, steps=5, draws=29)
     assert found["verdict"] != "calibrated"
     assert found["p"] < 0.05
     assert found["quantities"] == 5
-    assert calibration(LINE, "full rank", datasets=2, steps=3)["datasets"] == 2
+    assert calibration(LINE, "full rank", datasets=2, steps=3, draws=9)["datasets"] == 2
     assert calibration(LINE, "NUTS", datasets=2, draws=4)["quantities"] == 5
     with pytest.raises(ValueError, match="guide='wide' is not compared"):
         calibration(LINE, "wide")
@@ -311,7 +311,7 @@ def test_full_rank_is_calibrated_where_the_posterior_is_normal() -> None:
 
 def test_the_page_shows_what_was_run_and_what_was_not(tmp_path: Path) -> None:
     arguments = ["--store", str(tmp_path), "--json", str(tmp_path / "t.json"), "--out", str(tmp_path / "t.md")]
-    some = ["--programs", LINE, "--methods", "MAP", "mean field", "--passes", "30", "--datasets", "3", "--steps", "3"]
+    some = ["--programs", LINE, "--methods", "MAP", "mean field", "--passes", "30", "--datasets", "2", "--steps", "3"]
     table.main([*arguments, *some, "--only", "distances"])
     table.main([*arguments, *some, "--only", "calibration"])
     text = (tmp_path / "t.md").read_text()
