@@ -106,7 +106,7 @@ def test_normalisation_stays_deterministic_and_a_step_reaches_every_weight(name:
         for attribute, _ in module.named_parameters(recurse=False)
     }
     assert set(model.deterministic_names) == norms
-    assert bool(norms) is (name != "one_hidden_layer")
+    assert bool(norms) is (name not in ("one_hidden_layer", "frn_resnet20"))  # whose normalisation is random
     before = {s: guide.site(s).loc for s in guide.site_names()}
     kept = {n: t.clone() for n, t in model.named_parameters()}
     one_step(model, guide, x, y)
