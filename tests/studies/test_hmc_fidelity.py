@@ -10,6 +10,8 @@ from pyro_bnn.cli import main
 from pyro_bnn.recipe import find_recipe
 from pyro_bnn.studies import _hmc_fidelity
 from pyro_bnn.studies._hmc_fidelity import ARMS, settings
+from pyro_bnn.studies._hmc_fidelity_table import as_markdown
+from pyro_bnn.studies._hmc_fidelity_table import main as write_table
 from pyro_bnn.studies.findings import verdict_of
 from pyro_bnn.studies.hmc_fidelity import STUDY
 from pyro_bnn.studies.study import Trial
@@ -103,3 +105,14 @@ def test_the_verdict_is_of_the_rows(near: float, verdict: str) -> None:
     findings = STUDY.judge(made_up(STUDY, record))
     assert verdict_of(findings) == verdict
     assert findings[0].estimate == pytest.approx(0.2 - near, abs=0.01)
+
+
+def test_the_table_has_a_column_of_its_own_for_what_was_published(root: Path) -> None:
+    by_row = [0.1, 0.3, 0.2, 0.2]
+    record = {"agreement": 0.75, "total_variation": 0.2, "accuracy": 0.5, "pred_nll": 1.25, "by_row": by_row}
+    text = as_markdown({"SGLD": {**record, "epochs": 6, "draws": 20}})
+    assert "| SGLD | 0.750 ± 0.217 | 0.2000 ± 0.0408 | 50.00 % | 1.2500 | SGLD, 5 chains: 0.915, 0.110 |" in text
+    assert "| HWA | not run | | | |  |" in text
+    assert "6 epochs" in text
+    write_table(["--scale", "smoke", "--out", str(root / "table.md")])
+    assert (root / "table.md").read_text() == as_markdown({})
