@@ -18,7 +18,7 @@ from pyro_bnn.studies.study import Results, Scale, Study, Trial
 _SIZES: dict[Scale, tuple[int, int, int, dict[str, Any]]] = {
     # epochs, test rows, draws, changes
     "smoke": (3, 40, 3, {"model_args": {"width": 1}, "data_args": {"train_size": 100}, "batch_size": 50}),
-    "cpu": (6, 5000, 20, {}),
+    "cpu": (9, 5000, 20, {}),
     "source": (300, 10_000, 50, {}),
 }
 
@@ -74,8 +74,8 @@ STUDY = Study(
     "field's by more than two standard errors over the rows; contradicted if one is above it by as much. One training "
     "of each arm: the rows are the sample, and what another seed would give is not in the interval.",
     not_done="The source ensembles 50 networks of 500 epochs, draws SGLD for 10,000 epochs from 5 chains, and trains "
-    "mean field for 300 from an SGD solution, with rates tuned for each. At cpu scale an arm has 6 epochs, three "
-    "members 2 each, 20 draws and 5,000 test rows; rates are the recipe's, SGLD's the source's.",
+    "mean field for 300 from an SGD solution, with rates tuned for each. At cpu scale an arm has 9 epochs, three "
+    "members 3 each, 20 draws and 5,000 test rows; rates are the recipe's, SGLD's the source's.",
     design=_design,
     judge=_judge,
     metric=("total_variation", "total variation distance to HMC"),

@@ -45,8 +45,9 @@ def filter_response_norm(x: Tensor, gamma: Tensor, beta: Tensor, tau: Tensor, ep
     :param eps: added to the mean square.
     """
     nu2 = x.square().mean((2, 3), keepdim=True)  # (B, C, 1, 1)
-    y = gamma.view(-1, 1, 1) * x * torch.rsqrt(nu2 + eps) + beta.view(-1, 1, 1)
-    return torch.maximum(y, tau.view(-1, 1, 1))
+    factor = gamma.view(-1, 1, 1) * torch.rsqrt(nu2 + eps)  # first, of few numbers: one pass less over the maps
+    above = torch.addcmul((beta - tau).view(-1, 1, 1), x, factor)
+    return F.relu(above) + tau.view(-1, 1, 1)  # max(y, tau) with a cheaper gradient than torch.maximum's
 
 
 @final
