@@ -1,7 +1,7 @@
 """
-The table of `hmc-fidelity`, from the trials that the study has run: every arm beside what was published.
+The page of `hmc-fidelity`, from the trials that the study has run: every arm beside what was published.
 
-    python -m pyro_bnn.studies._hmc_fidelity_table --scale cpu --out docs/studies/hmc-fidelity.table.md
+    python -m pyro_bnn.studies._hmc_fidelity_table --scale cpu --out docs/fidelity.md
 
 Published figures are of other trainings: 50 networks of 500 epochs each, five chains of SGLD, and so on. They are told
 at second hand (to two or three digits, not compared with the paper itself), and stand there for orientation.
@@ -34,11 +34,16 @@ HMC = ("HMC, another chain", 0.94, 0.074)
 
 def as_markdown(records: Mapping[str, Mapping[str, Any]]) -> str:
     """
-    Return the table.
+    Return the page.
 
     :param records: what the arms left, by their words; an arm that was not run is shown as such.
     """
     lines = [
+        "# Fidelity to Hamiltonian Monte Carlo\n",
+        "Agreement of the most probable class with HMC's, and total variation distance to its probabilities, for test "
+        "rows of CIFAR-10, on the network and under the prior that HMC was run on ([the source]"
+        "(https://arxiv.org/abs/2104.14421)). Made by `pyro-bnn study hmc-fidelity --reference FILE`, where FILE holds "
+        "HMC's probabilities, which are not part of this package.\n",
         "| posterior | agreement | total variation | accuracy | NLL | published: agreement, total variation |",
         "|---|---:|---:|---:|---:|---|",
     ]
@@ -72,7 +77,7 @@ def as_markdown(records: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the table."""
+    """Write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", default="cpu", choices=STUDY.scales)
     parser.add_argument("--store", type=Path, default=None, help="where the trials are kept")
