@@ -395,4 +395,5 @@ class AutoLowRankNormal(FlatGuide):
         identity = torch.eye(self.rank, dtype=torch.float64, device=diag.device)
         log_det = torch.linalg.slogdet(identity + columns.mT @ columns).logabsdet  # of C, (...)
         terms = (second / s.square() - torch.log(diag / s.square())).sum(-1)
-        return (0.5 * (terms - diag.shape[-1] - log_det)).to(own["loc"].dtype)
+        kl: Tensor = 0.5 * (terms - diag.shape[-1] - log_det)
+        return kl.to(own["loc"].dtype)

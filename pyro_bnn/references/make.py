@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pyro_bnn.common.contract import contract_of
 from pyro_bnn.common.machine import cpu_name
 from pyro_bnn.data import load_data
 from pyro_bnn.guides import StoredDraws
@@ -78,8 +79,8 @@ def _bump(random: np.random.Generator) -> tuple[Any, Any, Any]:
 @torch.no_grad()
 def _features(random: np.random.Generator) -> tuple[Any, Any, Any]:
     """Return what the last layer of a shipped LeNet-5, at its posterior mean, is given for 200 digits."""
-    posterior, digits = load("lenet5-mnist-mini"), load_data("mnist-mini")
-    means = {name.removeprefix("net."): value for name, value in posterior.guide.median().items()}
+    guide, digits = contract_of(load("lenet5-mnist-mini").guide), load_data("mnist-mini")
+    means = {name.removeprefix("net."): value for name, value in guide.median().items()}
 
     def features(x: Tensor) -> Tensor:
         for layer in ("conv1", "conv2"):
