@@ -10,22 +10,10 @@ import torch
 import pyro_bnn as pb
 from pyro_bnn.common.manifest import damaged
 from pyro_bnn.inference.distributed import Ranks
-from pyro_bnn.inference.svi import Callback, FitState
 from pyro_bnn.runs import ranks
 from pyro_bnn.runs.train import train
 from tests.ranks import on_ranks
-
-RECIPE = pb.Recipe.build(
-    {
-        "model": "mlp",
-        "model_args": {"hidden": [4]},
-        "data": "mnist-mini",
-        "data_args": {"train_size": 100, "test_size": 20},
-        "epochs": 3,
-        "batch_size": 45,
-        "num_samples": 2,
-    }
-)
+from tests.small_run import RECIPE, Stop
 
 
 def run(out: Path, recipe: pb.Recipe = RECIPE, **options: Any) -> dict[str, Any]:
@@ -42,14 +30,6 @@ def left(folder: Path) -> Any:
     assert not damaged(folder)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return (folder / "posterior.safetensors").read_bytes(), [{**line, "seconds": 0} for line in lines]
-
-
-class Stop(Callback):
-    """Interrupt after an epoch."""
-
-    def epoch(self, state: FitState) -> None:
-        if state.epoch == 2:
-            raise KeyboardInterrupt
 
 
 def test_a_run_of_two_ranks_is_a_run(tmp_path: Path) -> None:
@@ -76,7 +56,7 @@ def test_a_run_of_two_ranks_is_a_run(tmp_path: Path) -> None:
 def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
     recipe = RECIPE.changed(changes)
     on_two(tmp_path / "whole", recipe)
-    on_two(tmp_path / "cut", recipe, callbacks=[Stop()])
+    on_two(tmp_path / "cut", recipe, callbacks=[Stop(2)])
     assert not (tmp_path / "cut" / "results.json").exists()
     assert on_two(tmp_path / "cut", recipe)[0]["epochs"] == on_two(tmp_path / "whole", recipe)[0]["epochs"]
     assert left(tmp_path / "cut") == left(tmp_path / "whole")
@@ -84,7 +64,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path: Path, changes: di
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 3)])
 def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path, before: int, after: int) -> None:
-    on_two(tmp_path / "run", count=before, callbacks=[Stop()])
+    on_two(tmp_path / "run", count=before, callbacks=[Stop(2)])
     lines = left(tmp_path / "run")[1]
     done = on_two(tmp_path / "run", count=after)
     assert [one["epochs"] for one in done] == [3] * after
@@ -101,9 +81,9 @@ def test_a_diverged_run_lowers_its_rates_on_all_ranks(tmp_path: Path) -> None:
 
 
 def test_what_is_refused_is_said_once(tmp_path: Path) -> None:
-    def words(recipe: pb.Recipe, out: Path) -> str:
+    def words(recipe: pb.Recipe, out: Path, **options: Any) -> str:
         try:
-            run(out, recipe, resume=False)
+            run(out, recipe, resume=False, **options)
         except (ValueError, RuntimeError) as error:
             return f"{type(error).__name__}: {error}"
         return "fine"
@@ -118,6 +98,13 @@ def test_what_is_refused_is_said_once(tmp_path: Path) -> None:
     assert "method 'sgld' trains in one process, and these are 2" in first
     assert second.startswith("SaidElsewhere: ")
     assert not (tmp_path / "sampler").exists()
+
+    def with_jobs() -> str:
+        return words(RECIPE.changed({"data": "no-such-rows"}), tmp_path / "jobs", jobs=2)
+
+    first, second = on_ranks(2, with_jobs)  # before anything is looked for
+    assert first.startswith("ValueError: jobs=2, ray=None within a process group")
+    assert second.startswith("SaidElsewhere: ")
 
     def other() -> str:
         return words(RECIPE.changed({"epochs": 3 + Ranks().rank}), tmp_path / "other")

@@ -10,7 +10,6 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, final
@@ -30,7 +29,7 @@ from pyro_bnn.inference.checkpoint import (
     restore_parameters,
     save_state_of_epoch,
 )
-from pyro_bnn.inference.distributed import DataParallel, Ranks
+from pyro_bnn.inference.distributed import DataParallel, Ranks, together
 from pyro_bnn.inference.kl import KLWeight
 from pyro_bnn.inference.svi import Callback, FitResult, FitState, fit
 from pyro_bnn.optim import PerSite
@@ -259,7 +258,7 @@ class Work:
         best, optim = _Best(), parts.optimizer(guide) if optim is None else optim
         watchers: list[Callback] = [*([best] if keep_best else []), *callbacks]
         found, ranks = None, Ranks.here()
-        with nullcontext() if ranks is None else ranks.together():
+        with together(ranks):
             if self.folder is not None:  # of several ranks the first one's
                 keeper = RunFolder(self.folder, self.runs[0], self.part, self.history, lines=not self.side_by_side)
                 watchers.append(keeper)
