@@ -19,6 +19,7 @@ from pyro.optim import PyroOptim
 
 from pyro_bnn.common.calls import misfit
 from pyro_bnn.common.files import sync_folder, write_text
+from pyro_bnn.data.on_disk import MappedRows
 from pyro_bnn.data.split import Split
 from pyro_bnn.data.standardise import plain
 from pyro_bnn.guides import AutoPoint
@@ -225,10 +226,18 @@ class Work:
         return self.parts.recipe
 
     @property
-    def rows(self) -> Split:
-        """The training rows, on the recipe's device."""
-        rows = self.parts.data.train.to(self.recipe.device)
+    def rows(self) -> Split | MappedRows:
+        """The training rows, on the recipe's device if they are at hand."""
+        rows = self.parts.data.train
+        if isinstance(rows, MappedRows):
+            return rows
+        rows = rows.to(self.recipe.device)
         return replace(rows, x=plain(rows.x), y=plain(rows.y))
+
+    @property
+    def rows_at_hand(self) -> Split:
+        """The training rows of a method that `fit` does not train, which takes none on disk."""
+        return cast(Split, self.rows)
 
     @property
     def steps_per_epoch(self) -> int:

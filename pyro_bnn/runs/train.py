@@ -434,13 +434,14 @@ def _write_outputs(
     results: Mapping[str, Any],
     evaluation: Evaluation,
 ) -> None:
-    from pyro_bnn.analysis.report.outputs import write_outputs
+    from pyro_bnn.analysis.report.outputs import TRAIN_ROWS, write_outputs
 
+    train = data.first_rows(TRAIN_ROWS)
     with staged(path) as stage:
         write_outputs(
             stage,
             posterior,
-            (data.train.x, data.train.y),
+            (train.x, train.y),
             (data.test.x, data.test.y),
             None if data.val is None else (data.val.x, data.val.y),
             history=history,

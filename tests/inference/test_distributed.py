@@ -375,9 +375,15 @@ def test_shared_predictions_are_those_of_one_process_bit_for_bit() -> None:
         assert all((a == b).all() for a, b in zip(one, found, strict=True))
 
 
-def test_synchronised_normalisation_is_that_of_all_rows() -> None:
-    """Values, running statistics and gradients of unequal parts, against one layer on all rows; in float64."""
-    x = torch.randn(7, 3, 2, 2, generator=torch.Generator().manual_seed(0)).double()
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_synchronised_normalisation_is_that_of_all_rows(layout: torch.memory_format) -> None:
+    """
+    Values, running statistics and gradients of unequal parts, against one layer on all rows; in float64.
+
+    Whatever the layout of the gradient that arrives, outputs and gradients have that of the inputs: a convolution whose
+    tensors are laid out differently takes far longer.
+    """
+    x = torch.randn(7, 3, 2, 2, generator=torch.Generator().manual_seed(0)).double().contiguous(memory_format=layout)
     goal = torch.randn(7, 3, 2, 2, generator=torch.Generator().manual_seed(1)).double()
 
     def layer() -> nn.BatchNorm2d:
@@ -396,11 +402,14 @@ def test_synchronised_normalisation_is_that_of_all_rows() -> None:
         own = x[place].clone().requires_grad_()
         with synced_norm(ranks):
             out = norm(own)
-        (out - goal[place]).square().sum((1, 2, 3)).mean().backward()
+        slope = 2 * (out - goal[place]).detach() / len(own)  # of the mean over its rows, channels second in memory
+        grad, of_weight = torch.autograd.grad(out, (own, norm.weight), slope.contiguous())
+        assert out.is_contiguous(memory_format=layout)
+        assert grad.is_contiguous(memory_format=layout)
         share = len(own) / 7
-        weight = norm.weight.grad * share
+        weight = of_weight * share
         ranks.add_up(weight)
-        return [t.detach().numpy() for t in (out, own.grad * share, weight, norm.running_mean, norm.running_var)]
+        return [t.detach().numpy() for t in (out, grad * share, weight, norm.running_mean, norm.running_var)]
 
     parts = on_ranks(2, part)
     assert torch.allclose(torch.cat([torch.as_tensor(p[0]) for p in parts]), output.detach(), atol=1e-12)
