@@ -1,6 +1,13 @@
 """Recipes on several ranks: one run folder, which rank 0 holds; what they leave, what goes on, what is refused."""
 
+import importlib
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -147,28 +154,68 @@ def test_the_environment_says_whether_there_are_ranks(monkeypatch: pytest.Monkey
             pass
 
 
+@pytest.mark.parametrize("fine", [True, False])
+def test_a_rank_takes_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch, fine: bool) -> None:
+    """With GPUs and a group that are pretended; after a failure nobody waits for what a GPU still has to do."""
+    said: list[Any] = []
+    store = torch.distributed.HashStore()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", said.append)
+    meeting = importlib.import_module("torch.distributed.rendezvous")
+    monkeypatch.setattr(meeting, "rendezvous", lambda *_, **__: iter([(store, 1, 4)]))
+    monkeypatch.setattr(
+        torch.distributed,
+        "init_process_group",
+        lambda backend, *, store, rank, world_size, timeout: said.append((backend, rank, world_size, timeout.seconds)),
+    )
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: said.append("destroyed"))
+    places = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in places.items():
+        monkeypatch.setenv(name, value)
+    with suppress(RuntimeError), ranks.process_group("cuda", 30):
+        if not fine:
+            raise RuntimeError("of this rank")
+    assert said == [3, ("cpu:gloo,cuda:nccl", 1, 4, 30), *(["destroyed"] if fine else [])]
+
+
+_TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+
+
+def command(tmp_path: Path, recipe: pb.Recipe, *of_torchrun: str) -> list[str]:
+    """The command that trains a recipe into a folder on two ranks."""
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
+    train_it = ["-m", "pyro_bnn", "train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run"), "--no-report"]
+    return [*_TORCHRUN, *of_torchrun, *train_it]
+
+
 @pytest.mark.slow
 def test_torchrun_trains_and_prints_once(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "pyro_bnn",
-    ]
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text(RECIPE.to_toml())
-    command = [*torchrun, "train", str(recipe), "--out", str(tmp_path / "run"), "--no-report"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+    two = command(tmp_path, RECIPE, "--standalone")
+    done = subprocess.run(two, capture_output=True, text=True, timeout=200, check=True)
     assert done.stdout.count("run folder:") == 1
     assert done.stdout.count("epoch 3/3") == 1
     assert not damaged(tmp_path / "run")
-    again = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    again = subprocess.run(two, capture_output=True, text=True, timeout=200)
     assert again.returncode != 0
     assert again.stderr.count("holds a run already") == 1
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_ranks_again_after_one_was_killed(tmp_path: Path) -> None:
+    """To the bits of a run that nobody killed."""
+    recipe = RECIPE.changed({"epochs": 60})
+    on_two(tmp_path / "whole", recipe)
+    alone = ("--max-restarts", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")
+    run, log = tmp_path / "run", tmp_path / "log"
+    with log.open("w") as said:
+        agent = subprocess.Popen(command(tmp_path, recipe, *alone), stdout=said, stderr=said)
+        begun = time.monotonic()
+        while not list(run.glob("checkpoint/**/manifest.json")):
+            assert agent.poll() is None, log.read_text()
+            assert time.monotonic() - begun < 120, "it never came to that"
+            time.sleep(0.01)
+        first, _ = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+        os.kill(int(first), signal.SIGKILL)
+        assert not (run / "results.json").exists()
+        assert agent.wait(200) == 0, log.read_text()
+    assert left(run) == left(tmp_path / "whole")
