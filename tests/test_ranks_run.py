@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import pyro_bnn as pb
+from pyro_bnn.cli import main
 from pyro_bnn.common.manifest import damaged
 from pyro_bnn.inference.distributed import Ranks
 from pyro_bnn.runs import ranks
@@ -152,6 +153,17 @@ def test_the_environment_says_whether_there_are_ranks(monkeypatch: pytest.Monkey
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="finds no GPU here"), ranks.process_group("cuda"):
             pass
+
+
+def test_seeds_are_no_work_for_ranks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    places = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in places.items():
+        monkeypatch.setenv(name, value)
+    left_with: list[int] = []
+    monkeypatch.setattr(os, "_exit", left_with.append)
+    main(["train", "perceptron-and", "--seeds", "0-1"])
+    assert left_with == [2]
+    assert "--seeds 0-1 under torchrun" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("fine", [True, False])
