@@ -63,6 +63,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--realtime", action="store_true")
+    parser.add_argument("--only", action="append", help="a kind beside one process, such as '2 ranks, sync'; repeat")
     options = parser.parse_args()
     if options.kind is not None:
         _train(options.kind[0], int(options.kind[1]), int(options.kind[2]), options.epochs, options.realtime)
@@ -71,9 +72,11 @@ def main() -> None:
     kinds = {
         "1 process": (1, "sync", size),
         "2 ranks, sync": (2, "sync", 2 * size),
+        "2 ranks, sync, the same batch": (2, "sync", size),
         "2 ranks, local": (2, "local", 2 * size),
         "2 ranks, local, the same batch": (2, "local", size),
     }
+    kinds = {name: kind for name, kind in kinds.items() if not options.only or name in ("1 process", *options.only)}
     rates: dict[str, list[float]] = {name: [] for name in kinds}
     for _ in range(options.rounds):
         for name, (ranks, batch_norm, rows) in kinds.items():

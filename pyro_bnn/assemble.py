@@ -20,7 +20,7 @@ from pyro_bnn.common.calls import misfit
 from pyro_bnn.common.contract import contract_of
 from pyro_bnn.common.limits import check_memory
 from pyro_bnn.common.sizing import entries_of
-from pyro_bnn.data import DATASETS, Data, load_data
+from pyro_bnn.data import DATASETS, Data, MappedRows, load_data
 from pyro_bnn.inference.elbo import TraceColdPosterior_ELBO
 from pyro_bnn.inference.kl import KL_WEIGHTS, KLWeight, from_spec, tempered
 from pyro_bnn.inference.low_rank_elbo import TraceLowRank_ELBO
@@ -265,6 +265,15 @@ def _check_watched(recipe: Recipe, data: Data) -> None:
             )
 
 
+def _check_on_disk(recipe: Recipe, method: Method, data: Data) -> None:
+    """Refuse rows on disk for a method that needs them all at hand."""
+    if isinstance(data.train, MappedRows) and not method.trains_by_fit():
+        raise ValueError(
+            f"data_args.on_disk=true is for methods that train by SVI, and {recipe.method['name']!r} needs all rows at "
+            "hand: leave it out"
+        )
+
+
 def _check_parts(recipe: Recipe, method: Method, rows: int) -> None:
     """Refuse what only `fit` does for a method that trains otherwise, and steps of more batches than there are."""
     if not method.trains_by_fit():
@@ -349,6 +358,7 @@ def assemble(recipe: Recipe, data_root: str | Path | None = None) -> Assembly:
             f"pass 1 to {len(data.train)}"
         )
     _check_watched(recipe, data)
+    _check_on_disk(recipe, method, data)
     _check_parts(recipe, method, len(data.train))
     recipe = resolve(recipe, data)
     pyro.set_rng_seed(recipe.seed)

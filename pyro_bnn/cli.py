@@ -299,6 +299,12 @@ def train(
     chosen.changed(changes)
     if resume and out is None:
         raise ValueError("--resume needs the run folder to go on with: add --out DIR")
+    from pyro_bnn.runs.ranks import check_restarts, is_first, launched, process_group, quiet_unless_first, restarted
+
+    if seeds is not None and launched():
+        raise ValueError(
+            f"--seeds {seeds} under torchrun: start it without, with --jobs, or take one seed by --set seed="
+        )
     if seeds is not None and log:
         raise ValueError(f"--log {log[0]} with --seeds: log the seeds one by one, with --set seed=N")
     if seeds is not None:
@@ -307,8 +313,6 @@ def train(
         return
     if resume and out is not None and not out.is_dir():
         raise FileNotFoundError(f"there is no run folder {out} to go on with: leave out --resume to begin one there")
-    from pyro_bnn.runs.ranks import check_restarts, is_first, process_group, quiet_unless_first, restarted
-
     check_restarts(out)
     quiet_unless_first()
     from pyro_bnn.runs.folder import claim_next

@@ -198,7 +198,7 @@ class Recipe(BaseModel):
     program_args: dict[str, Any] = Field(default={}, description="the program's arguments")
     data: str = Field(description="a data set by name, or the path of a .npz or .csv")
     data_args: dict[str, Any] = Field(
-        default={}, description="what `load_data` is told beside: target, split, train_size, ..."
+        default={}, description="what `load_data` is told beside: target, split, train_size, on_disk, ..."
     )
     augment: str = Field(default="none", description="what is done to each batch of images: none, flip or crop_flip")
     val_fraction: float = Field(

@@ -15,31 +15,13 @@ from pathlib import Path
 
 import pytest
 
-import pyro_bnn as pb
-from pyro_bnn.inference.svi import Callback, FitState
 from pyro_bnn.runs.train import train
+from tests.small_run import RECIPE as THREE_EPOCHS
+from tests.small_run import Stop
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, and mounts")
 
-RECIPE = pb.Recipe.build(
-    {
-        "model": "mlp",
-        "model_args": {"hidden": [4]},
-        "data": "mnist-mini",
-        "data_args": {"train_size": 100, "test_size": 20},
-        "epochs": 4,
-        "batch_size": 45,
-        "num_samples": 2,
-    }
-)
-
-
-class Stop(Callback):
-    """Interrupt after two epochs."""
-
-    def epoch(self, state: FitState) -> None:
-        if state.epoch == 2:
-            raise KeyboardInterrupt
+RECIPE = THREE_EPOCHS.changed({"epochs": 4})
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +34,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def cut(tmp_path: Path) -> Path:
-    train(RECIPE, out=tmp_path / "run", progress=False, report=False, callbacks=[Stop()])
+    train(RECIPE, out=tmp_path / "run", progress=False, report=False, callbacks=[Stop(2)])
     (tmp_path / "recipe.toml").write_text(RECIPE.to_toml())
     return tmp_path / "run"
 

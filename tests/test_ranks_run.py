@@ -1,6 +1,13 @@
 """Recipes on several ranks: one run folder, which rank 0 holds; what they leave, what goes on, what is refused."""
 
+import importlib
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -8,24 +15,13 @@ import pytest
 import torch
 
 import pyro_bnn as pb
+from pyro_bnn.cli import main
 from pyro_bnn.common.manifest import damaged
 from pyro_bnn.inference.distributed import Ranks
-from pyro_bnn.inference.svi import Callback, FitState
 from pyro_bnn.runs import ranks
 from pyro_bnn.runs.train import train
 from tests.ranks import on_ranks
-
-RECIPE = pb.Recipe.build(
-    {
-        "model": "mlp",
-        "model_args": {"hidden": [4]},
-        "data": "mnist-mini",
-        "data_args": {"train_size": 100, "test_size": 20},
-        "epochs": 3,
-        "batch_size": 45,
-        "num_samples": 2,
-    }
-)
+from tests.small_run import RECIPE, Stop
 
 
 def run(out: Path, recipe: pb.Recipe = RECIPE, **options: Any) -> dict[str, Any]:
@@ -42,14 +38,6 @@ def left(folder: Path) -> Any:
     assert not damaged(folder)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return (folder / "posterior.safetensors").read_bytes(), [{**line, "seconds": 0} for line in lines]
-
-
-class Stop(Callback):
-    """Interrupt after an epoch."""
-
-    def epoch(self, state: FitState) -> None:
-        if state.epoch == 2:
-            raise KeyboardInterrupt
 
 
 def test_a_run_of_two_ranks_is_a_run(tmp_path: Path) -> None:
@@ -76,7 +64,7 @@ def test_a_run_of_two_ranks_is_a_run(tmp_path: Path) -> None:
 def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
     recipe = RECIPE.changed(changes)
     on_two(tmp_path / "whole", recipe)
-    on_two(tmp_path / "cut", recipe, callbacks=[Stop()])
+    on_two(tmp_path / "cut", recipe, callbacks=[Stop(2)])
     assert not (tmp_path / "cut" / "results.json").exists()
     assert on_two(tmp_path / "cut", recipe)[0]["epochs"] == on_two(tmp_path / "whole", recipe)[0]["epochs"]
     assert left(tmp_path / "cut") == left(tmp_path / "whole")
@@ -84,7 +72,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path: Path, changes: di
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 3)])
 def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path, before: int, after: int) -> None:
-    on_two(tmp_path / "run", count=before, callbacks=[Stop()])
+    on_two(tmp_path / "run", count=before, callbacks=[Stop(2)])
     lines = left(tmp_path / "run")[1]
     done = on_two(tmp_path / "run", count=after)
     assert [one["epochs"] for one in done] == [3] * after
@@ -101,9 +89,9 @@ def test_a_diverged_run_lowers_its_rates_on_all_ranks(tmp_path: Path) -> None:
 
 
 def test_what_is_refused_is_said_once(tmp_path: Path) -> None:
-    def words(recipe: pb.Recipe, out: Path) -> str:
+    def words(recipe: pb.Recipe, out: Path, **options: Any) -> str:
         try:
-            run(out, recipe, resume=False)
+            run(out, recipe, resume=False, **options)
         except (ValueError, RuntimeError) as error:
             return f"{type(error).__name__}: {error}"
         return "fine"
@@ -118,6 +106,13 @@ def test_what_is_refused_is_said_once(tmp_path: Path) -> None:
     assert "method 'sgld' trains in one process, and these are 2" in first
     assert second.startswith("SaidElsewhere: ")
     assert not (tmp_path / "sampler").exists()
+
+    def with_jobs() -> str:
+        return words(RECIPE.changed({"data": "no-such-rows"}), tmp_path / "jobs", jobs=2)
+
+    first, second = on_ranks(2, with_jobs)  # before anything is looked for
+    assert first.startswith("ValueError: jobs=2, ray=None within a process group")
+    assert second.startswith("SaidElsewhere: ")
 
     def other() -> str:
         return words(RECIPE.changed({"epochs": 3 + Ranks().rank}), tmp_path / "other")
@@ -160,28 +155,79 @@ def test_the_environment_says_whether_there_are_ranks(monkeypatch: pytest.Monkey
             pass
 
 
+def test_seeds_are_no_work_for_ranks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    places = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in places.items():
+        monkeypatch.setenv(name, value)
+    left_with: list[int] = []
+    monkeypatch.setattr(os, "_exit", left_with.append)
+    main(["train", "perceptron-and", "--seeds", "0-1"])
+    assert left_with == [2]
+    assert "--seeds 0-1 under torchrun" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fine", [True, False])
+def test_a_rank_takes_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch, fine: bool) -> None:
+    """With GPUs and a group that are pretended; after a failure nobody waits for what a GPU still has to do."""
+    said: list[Any] = []
+    store = torch.distributed.HashStore()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", said.append)
+    meeting = importlib.import_module("torch.distributed.rendezvous")
+    monkeypatch.setattr(meeting, "rendezvous", lambda *_, **__: iter([(store, 1, 4)]))
+    monkeypatch.setattr(
+        torch.distributed,
+        "init_process_group",
+        lambda backend, *, store, rank, world_size, timeout: said.append((backend, rank, world_size, timeout.seconds)),
+    )
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: said.append("destroyed"))
+    places = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in places.items():
+        monkeypatch.setenv(name, value)
+    with suppress(RuntimeError), ranks.process_group("cuda", 30):
+        if not fine:
+            raise RuntimeError("of this rank")
+    assert said == [3, ("cpu:gloo,cuda:nccl", 1, 4, 30), *(["destroyed"] if fine else [])]
+
+
+_TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+
+
+def command(tmp_path: Path, recipe: pb.Recipe, *of_torchrun: str) -> list[str]:
+    """The command that trains a recipe into a folder on two ranks."""
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
+    train_it = ["-m", "pyro_bnn", "train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run"), "--no-report"]
+    return [*_TORCHRUN, *of_torchrun, *train_it]
+
+
 @pytest.mark.slow
 def test_torchrun_trains_and_prints_once(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "pyro_bnn",
-    ]
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text(RECIPE.to_toml())
-    command = [*torchrun, "train", str(recipe), "--out", str(tmp_path / "run"), "--no-report"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+    two = command(tmp_path, RECIPE, "--standalone")
+    done = subprocess.run(two, capture_output=True, text=True, timeout=200, check=True)
     assert done.stdout.count("run folder:") == 1
     assert done.stdout.count("epoch 3/3") == 1
     assert not damaged(tmp_path / "run")
-    again = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    again = subprocess.run(two, capture_output=True, text=True, timeout=200)
     assert again.returncode != 0
     assert again.stderr.count("holds a run already") == 1
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_ranks_again_after_one_was_killed(tmp_path: Path) -> None:
+    """To the bits of a run that nobody killed."""
+    recipe = RECIPE.changed({"epochs": 60})
+    on_two(tmp_path / "whole", recipe)
+    alone = ("--max-restarts", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")
+    run, log = tmp_path / "run", tmp_path / "log"
+    with log.open("w") as said:
+        agent = subprocess.Popen(command(tmp_path, recipe, *alone), stdout=said, stderr=said)
+        begun = time.monotonic()
+        while not list(run.glob("checkpoint/**/manifest.json")):
+            assert agent.poll() is None, log.read_text()
+            assert time.monotonic() - begun < 120, "it never came to that"
+            time.sleep(0.01)
+        first, _ = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+        os.kill(int(first), signal.SIGKILL)
+        assert not (run / "results.json").exists()
+        assert agent.wait(200) == 0, log.read_text()
+    assert left(run) == left(tmp_path / "whole")

@@ -16,33 +16,11 @@ from pyro_bnn.inference.svi import Callback, Diverged, FitState
 from pyro_bnn.runs import train as train_module
 from pyro_bnn.runs.folder import claim_next, identity, taken
 from pyro_bnn.runs.train import train
-
-RECIPE = pb.Recipe.build(
-    {
-        "model": "mlp",
-        "model_args": {"hidden": [4]},
-        "data": "mnist-mini",
-        "data_args": {"train_size": 100, "test_size": 20},
-        "epochs": 3,
-        "batch_size": 45,
-        "num_samples": 2,
-    }
-)
+from tests.small_run import RECIPE, Stop
 
 
 def run(out: Path, recipe: pb.Recipe = RECIPE, **options: Any) -> Any:
     return train(recipe, out=out, **{"progress": False, "report": False, **options})
-
-
-class Stop(Callback):
-    """Interrupt after an epoch."""
-
-    def __init__(self, epoch: int) -> None:
-        self.at = epoch
-
-    def epoch(self, state: FitState) -> None:
-        if state.epoch == self.at:
-            raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="module")

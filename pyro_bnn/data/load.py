@@ -29,9 +29,10 @@ from torch import Tensor
 from pyro_bnn.data.arrays import Frame
 from pyro_bnn.data.checks import check_class_names, check_finite, check_labels, check_weights
 from pyro_bnn.data.frames import Table, is_csv, table_of
-from pyro_bnn.data.sources import Source, read_source
+from pyro_bnn.data.on_disk import MappedRows, mapped_arrays
+from pyro_bnn.data.sources import OPTIONAL, PARTS, Source, data_root, read_source, source_of
 from pyro_bnn.data.split import Split, stratified_indices, subset
-from pyro_bnn.data.standardise import Standardiser
+from pyro_bnn.data.standardise import Standardiser, plain
 
 __all__ = ["Data", "Task", "load_data"]
 
@@ -48,7 +49,7 @@ class Data:
 
     :param name: of the set.
     :param task: "classification" or "regression".
-    :param train: the rows to train on.
+    :param train: the rows to train on; `MappedRows`, which stay in their files, of data that were loaded `on_disk`.
     :param val: validation rows, or None.
     :param test: test rows.
     :param num_classes: K; None for a regression.
@@ -59,7 +60,7 @@ class Data:
 
     name: str
     task: Task
-    train: Split
+    train: Split | MappedRows
     val: Split | None
     test: Split
     num_classes: int | None
@@ -70,19 +71,31 @@ class Data:
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input: (C, H, W) or (D,)."""
-        return tuple(self.train.x.shape[1:])
+        return tuple(self.test.x.shape[1:])
 
     @property
     def num_outputs(self) -> int:
         """K for classification, the number of targets for regression: what a network has to give."""
         if self.num_classes is not None:
             return self.num_classes
-        return 1 if self.train.y.ndim == 1 else self.train.y.shape[1]
+        return 1 if self.test.y.ndim == 1 else self.test.y.shape[1]
+
+    def first_rows(self, n: int) -> Split:
+        """Return the first n training rows, or all if there are fewer."""
+        return self.train.take(torch.arange(min(n, len(self.train))))
+
+    def train_targets(self) -> Tensor:
+        """Return the targets of all training rows (N, ...)."""
+        if isinstance(self.train, Split):
+            return self.train.y
+        y = torch.from_numpy(np.array(self.train.y))
+        return y if self.y_standardiser is None else self.y_standardiser.mark(y)
 
     def to(self, device: torch.device | str) -> "Data":
-        """Return the same data with all rows on another device."""
+        """Return the same data with all rows on another device, but for those in files, which go there in batches."""
         val = None if self.val is None else self.val.to(device)
-        return replace(self, train=self.train.to(device), val=val, test=self.test.to(device))
+        train = self.train.to(device) if isinstance(self.train, Split) else self.train
+        return replace(self, train=train, val=val, test=self.test.to(device))
 
 
 def load_data(
@@ -102,6 +115,7 @@ def load_data(
     test_size: int | None = None,
     download: bool = True,
     device: torch.device | str = "cpu",
+    on_disk: bool = False,
 ) -> Data:
     """
     Load a data set by name (see `DATASETS`), from a .npz, a .csv, a frame or a `Source`, split and standardise it.
@@ -124,7 +138,9 @@ def load_data(
     :param test_size: likewise for test.
     :param download: whether torchvision may download what is not there.
     :param device: where the tensors are put.
-
+    :param on_disk: leave the training rows in their files, from which `fit` reads batches: of a folder of .npy files
+        x_train.npy, y_train.npy, ..., or of an .npz that numpy.savez wrote (not compressed), by path or by name from
+        the data root. Rows, splits and scales are those of the same arrays in memory.
 
     >>> from pyro_bnn.data import load_data
     >>> digits = load_data("mnist-mini", val_fraction=0.1)
@@ -135,7 +151,13 @@ def load_data(
         raise ValueError(f"standardise is {standardise!r}; allowed are True, 'x', False and a Standardiser")
     if not isinstance(val_fraction, (int, float)) or not 0 <= val_fraction < 1:
         raise ValueError(f"val_fraction is {val_fraction}; give a share of the training rows in [0, 1), such as 0.1")
-    if is_csv(name_or_path) or isinstance(name_or_path, Frame):
+    if on_disk:
+        for_others = {"target": target, "features": features, "weights": weights, "test_fraction": test_fraction}
+        for argument, value in {**for_others, "split": split}.items():
+            if value is not None:
+                raise ValueError(f"{argument}={value!r} is not for rows that stay on disk: leave out it or on_disk")
+        source = _mapped_source(name_or_path, root)
+    elif is_csv(name_or_path) or isinstance(name_or_path, Frame):
         table = table_of(name_or_path, target, features=features, weights=weights, task=task)
         name = Path(name_or_path).stem if is_csv(name_or_path) else "frame"
         source = _divide(name, table, 0.2 if test_fraction is None else test_fraction, 0 if split is None else split)
@@ -153,13 +175,18 @@ def load_data(
                 raise ValueError(f"split={split} was given, and {source.name!r} are arrays split already: leave it out")
         else:
             source = read_source(name_or_path, root=root, split=split, download=download)
-    train, test = _to_splits(source)
-    chosen = _task(source, task, train)
+    train, test = _to_splits(source, on_disk=on_disk)
+    chosen = _task(source, task, train.y, images=test.x.ndim > 2)
     train, test, num_classes = _check_targets(source, chosen, train, test)
     train = _scaled(_resize(train, train_size, seed, "train_size", num_classes or 1))
     test = _scaled(_resize(test, test_size, seed, "test_size", 1))
     train, val = _take_validation(train, val_fraction, seed, num_classes)
-    train, val, test, standardiser = _standardise_x(train, val, test, standardise)
+    there: MappedRows | None = None
+    if on_disk:
+        there, val = _rows_in_files(source, train, val)
+        there, val, test, standardiser = _standardise_mapped(there, val, test, standardise)
+    else:
+        train, val, test, standardiser = _standardise_x(train, val, test, standardise)
     y_standardiser = None
     if chosen == "regression":
         if standardise is True:
@@ -171,8 +198,75 @@ def load_data(
         check_class_names(names, source.name)
     if num_classes is not None and names is None:
         names = tuple(str(k) for k in range(num_classes))
-    data = Data(source.name, chosen, train, val, test, num_classes, names, standardiser, y_standardiser)
+    if there is not None:  # with its targets on their scale
+        there = replace(there, y=plain(train.y).numpy(), y_standardiser=y_standardiser)
+    data = Data(
+        source.name,
+        chosen,
+        train if there is None else there,
+        val,
+        test,
+        num_classes,
+        names,
+        standardiser,
+        y_standardiser,
+    )
     return data.to(device)
+
+
+# -- rows that stay in their files -------------------------------------------------------------------------------------
+
+
+def _mapped_source(path: Any, root: str | os.PathLike[str] | None) -> Source:
+    """Return a data set whose training inputs are mapped."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(
+            f"on_disk=True is for files, and the data are a {type(path).__name__}: give a path, or leave it"
+        )
+    place = Path(path).expanduser()
+    if not place.exists():
+        in_root = [data_root(root) / str(path), data_root(root) / f"{path}.npz"]
+        place = next((there for there in in_root if there.exists()), place)
+    arrays = mapped_arrays(place, (*PARTS, "weights_train", *OPTIONAL))
+    missing = [name for name in PARTS if name not in arrays]
+    if missing:
+        raise ValueError(f"{place} lacks {', '.join(missing)}: rows that stay on disk need {', '.join(PARTS)}")
+    return source_of(
+        place.stem, {name: array if name == "x_train" else np.array(array) for name, array in arrays.items()}
+    )
+
+
+def _rows_in_files(source: Source, train: Split, val: Split | None) -> tuple[MappedRows, Split | None]:
+    """Return the training rows, whose `x` says where they are in the file, and the validation rows, which are read."""
+
+    def at(rows: Split) -> MappedRows:
+        weights = None if rows.weights is None else rows.weights.numpy()
+        return MappedRows(source.x_train, rows.y.numpy(), weights, (_batch_inputs,), places=rows.x.numpy())
+
+    return at(train), None if val is None else replace(val, x=at(val)[:].x)
+
+
+def _batch_inputs(x: Tensor) -> Tensor:
+    """Return the inputs of a batch as those of rows in memory are: a table in float64, images with channels second."""
+    inputs = _inputs(x.numpy(), "x_train")
+    check_finite(inputs, "x_train")
+    return inputs.contiguous().float().div_(255) if inputs.dtype == torch.uint8 else inputs
+
+
+def _standardise_mapped(
+    train: MappedRows, val: Split | None, test: Split, standardise: bool | Literal["x"] | Standardiser
+) -> tuple[MappedRows, Split | None, Split, Standardiser | None]:
+    chosen = standardise if isinstance(standardise, Standardiser) else None
+    if chosen is None and standardise:
+        chosen = Standardiser.fit_pieces(lambda: (piece.x for piece in train.pieces()))
+    if chosen is not None:
+        train = train.standardised(chosen)
+    val = None if val is None else _on_scale(val, chosen, "val")
+    return train.prepared(_single_inputs), val, _on_scale(test, chosen, "test"), chosen
+
+
+def _single_inputs(x: Tensor) -> Tensor:
+    return _single(x, "x_train")
 
 
 def _divide(name: str, table: Table, test_fraction: float, seed: int) -> Source:
@@ -202,11 +296,19 @@ def _divide(name: str, table: Table, test_fraction: float, seed: int) -> Source:
     )
 
 
-def _to_splits(source: Source) -> tuple[Split, Split]:
-    """Arrays -> tensors with the channels second; x and y checked for shape and finiteness."""
-    parts = []
+def _to_splits(source: Source, *, on_disk: bool = False) -> tuple[Split, Split]:
+    """
+    Arrays -> tensors with the channels second; x and y checked for shape and finiteness.
+
+    :param on_disk: the training inputs are the numbers of their rows, (N,), and no more of them is read than one.
+    """
+    parts, shapes = [], []
     for part, x, y in (("train", source.x_train, source.y_train), ("test", source.x_test, source.y_test)):
-        inputs, targets = _inputs(x, f"x_{part}"), _targets(y, f"y_{part}")
+        apart = on_disk and part == "train"
+        inputs, targets = _inputs(x[:1] if apart else x, f"x_{part}"), _targets(y, f"y_{part}")
+        shape = tuple(inputs.shape[1:])
+        if apart:
+            inputs = torch.arange(len(x))
         if len(inputs) != len(targets):
             raise ValueError(
                 f"{source.name}: x_{part} has {len(inputs)} rows and y_{part} has {len(targets)}; "
@@ -217,11 +319,12 @@ def _to_splits(source: Source) -> tuple[Split, Split]:
         check_finite(inputs, f"x_{part}")
         check_finite(targets, f"y_{part}")
         parts.append(Split(inputs, targets, columns=source.columns))
+        shapes.append(shape)
     train, test = parts
-    if train.x.shape[1:] != test.x.shape[1:]:
+    if shapes[0] != shapes[1]:
         raise ValueError(
-            f"{source.name}: rows of x_train have shape {tuple(train.x.shape[1:])} and rows of x_test "
-            f"{tuple(test.x.shape[1:])}; they must be the same"
+            f"{source.name}: rows of x_train have shape {shapes[0]} and rows of x_test {shapes[1]}; they must be the "
+            "same"
         )
     if train.y.shape[1:] != test.y.shape[1:]:
         raise ValueError(
@@ -276,10 +379,10 @@ def _targets(values: npt.NDArray[Any], name: str) -> Tensor:
     return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
 
 
-def _task(source: Source, task: str | None, train: Split) -> Task:
+def _task(source: Source, task: str | None, y: Tensor, *, images: bool) -> Task:
     declared = task if task is not None else source.task
     if declared is None:
-        labels = not train.y.is_floating_point() or train.x.ndim > 2 or source.class_names is not None
+        labels = not y.is_floating_point() or images or source.class_names is not None
         return "classification" if labels else "regression"
     for known in get_args(Task):
         if declared == known:
@@ -336,11 +439,13 @@ def _standardise_x(
     else:
         standardiser = Standardiser.fit(train.x) if standardise else None
 
-    def apply(rows: Split, part: str) -> Split:
-        x = rows.x if standardiser is None else standardiser.apply(rows.x)
-        return replace(rows, x=_single(x, f"x_{part}"))
+    on_scale = None if val is None else _on_scale(val, standardiser, "val")
+    return _on_scale(train, standardiser, "train"), on_scale, _on_scale(test, standardiser, "test"), standardiser
 
-    return apply(train, "train"), None if val is None else apply(val, "train"), apply(test, "test"), standardiser
+
+def _on_scale(rows: Split, standardiser: Standardiser | None, part: str) -> Split:
+    x = rows.x if standardiser is None else standardiser.apply(rows.x)
+    return replace(rows, x=_single(x, f"x_{part}"))
 
 
 def _single(values: Tensor, name: str) -> Tensor:

@@ -8,6 +8,9 @@ is its own affair, and is given back when memory runs short.
     a folder      x.npy, y.npy and, optionally, weights.npy
     an .npz       arrays x, y (or x_train, y_train) and, optionally, weights (weights_train), written by numpy.savez
 
+`load_data(..., on_disk=True)` and recipes take a folder or an .npz with the arrays of a whole data set, test rows and
+all, by the names that a data set's .npz has.
+
 Integers in x stay as they are until a batch is read: 8-bit images take a quarter of the space of float32, and
 `as_images()` divides each batch by 255. `standardised()` fits a standardiser in two passes over the files.
 """
@@ -15,7 +18,7 @@ Integers in x stay as they are until a batch is read: 8-bit images take a quarte
 import math
 import struct
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -32,7 +35,7 @@ from pyro_bnn.data.npz import Archive, npy_header
 from pyro_bnn.data.split import Split, from_parts
 from pyro_bnn.data.standardise import Standardiser
 
-__all__ = ["MappedRows", "map_npy", "mapped"]
+__all__ = ["MappedRows", "map_npy", "mapped", "mapped_arrays"]
 
 Array = npt.NDArray[Any]
 
@@ -112,6 +115,15 @@ def mapped(path: str | Path) -> "MappedRows":
     return MappedRows(arrays["x"], arrays["y"], arrays.get("weights"))
 
 
+def mapped_arrays(path: Path, names: Collection[str]) -> dict[str, Array]:
+    """Return those of the named arrays that a folder of .npy files, or an uncompressed .npz, has; mapped."""
+    if path.is_dir():
+        return {name: map_npy(file) for name in names if (file := path / f"{name}.npy").is_file()}
+    if path.is_file():
+        return {name: array for name, array in _stored(path).items() if name in names}
+    raise FileNotFoundError(f"there is no {path}: give a folder of .npy files, or an .npz")
+
+
 def _named(folder: Path) -> list[str]:
     return [name for name in ("x", "y", "weights") if (folder / f"{name}.npy").is_file()]
 
@@ -131,6 +143,8 @@ class MappedRows(Dataset[tuple[Tensor, Tensor]]):
     :param weights: how often each row counts, (N,); default once.
     :param prepare: what is done to the inputs (B, ...) of a batch once they are read, in order.
     :param standardiser: the one among `prepare`, if there is one.
+    :param places: which of a longer x these N rows are, (N,), ascending; default all.
+    :param y_standardiser: what y is on the scale of already, if anything.
 
     `rows[2:5]` and `rows.take(indices)` read a Split. For a DataLoader it is a Dataset.
     """
@@ -140,19 +154,22 @@ class MappedRows(Dataset[tuple[Tensor, Tensor]]):
     weights: Array | None = None
     prepare: tuple[Callable[[Tensor], Tensor], ...] = ()
     standardiser: Standardiser | None = None
+    places: Array | None = None
+    y_standardiser: Standardiser | None = None
 
     def __post_init__(self) -> None:
         parts = {"x": self.x, "y": self.y, **({} if self.weights is None else {"weights": self.weights})}
+        n = len(self)
         for name, array in parts.items():
             if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf" or array.ndim == 0:
                 raise TypeError(f"{name} is no array of numbers with a row per row of the data: map one with map_npy")
-            if len(array) != len(self.x):
-                raise ValueError(f"x has {len(self.x)} rows and {name} has {len(array)}: give one for each")
-        if not len(self.x):
+            if len(array) != n and (name != "x" or self.places is None):
+                raise ValueError(f"x has {n} rows and {name} has {len(array)}: give one for each")
+        if not n:
             raise ValueError("the data have no rows; give at least one")
 
     def __len__(self) -> int:
-        return len(self.x)
+        return len(self.x) if self.places is None else len(self.places)
 
     def take(self, indices: Tensor) -> Split:
         """Read the rows at `indices` (B,), in that order."""
@@ -163,12 +180,13 @@ class MappedRows(Dataset[tuple[Tensor, Tensor]]):
         return read.take(back) if len(indices) > 1 else read
 
     def _read(self, place: Any) -> Split:
-        arrays = [self.x, self.y, *([] if self.weights is None else [self.weights])]
-        split = from_parts([_tensor(array, place) for array in arrays])
+        beside = [self.y, *([] if self.weights is None else [self.weights])]
+        there = place if self.places is None else self.places[place]
+        split = from_parts([_tensor(self.x, there), *(_tensor(array, place) for array in beside)])
         x = split.x
         for change in self.prepare:
             x = change(x)
-        return replace(split, x=x)
+        return replace(split, x=x, y=split.y if self.y_standardiser is None else self.y_standardiser.mark(split.y))
 
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):

@@ -13,6 +13,7 @@ both with optional class_names (K strings) and task ("classification" or "regres
 
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -26,7 +27,7 @@ from pyro_bnn.data.checks import suggest
 from pyro_bnn.data.kept import arrays_of
 from pyro_bnn.data.npz import Archive
 
-__all__ = ["DATASETS", "Source", "data_root", "read_source"]
+__all__ = ["DATASETS", "OPTIONAL", "PARTS", "Source", "data_root", "read_source", "source_of"]
 
 Array = npt.NDArray[Any]
 
@@ -56,9 +57,9 @@ _CLASS_NAMES = {
     "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
 }
 
-_PARTS = ("x_train", "y_train", "x_test", "y_test")
+PARTS = ("x_train", "y_train", "x_test", "y_test")
 _TABLE = ("x", "y", "split")
-_OPTIONAL = ("class_names", "task")
+OPTIONAL = ("class_names", "task")
 _REMEDY = "write it with numpy.savez(path, x_train=..., y_train=..., x_test=..., y_test=...), numbers only"
 
 
@@ -130,27 +131,27 @@ def read_source(
 def _checked(path: Path) -> dict[str, Array]:
     """Return the arrays of a file whose names are those of one of the two layouts."""
     with Archive(path, _REMEDY) as archive:
-        layout = _TABLE if "split" in archive.names or "x" in archive.names else _PARTS
+        layout = _TABLE if "split" in archive.names or "x" in archive.names else PARTS
         weights = "weights" if layout is _TABLE else "weights_train"
-        allowed = (*layout, weights, *_OPTIONAL)
+        allowed = (*layout, weights, *OPTIONAL)
         missing = [key for key in layout if key not in archive.names]
         unknown = [key for key in archive.names if key not in allowed]
         if missing or unknown:
             complaint = f"lacks {', '.join(missing)}" if missing else f"has the unknown key {unknown[0]!r}"
             held = ", ".join(archive.names[:20]) or "nothing"
             raise ValueError(
-                f"{path} {complaint} (it holds {held}); allowed are {', '.join(_PARTS)} and "
+                f"{path} {complaint} (it holds {held}); allowed are {', '.join(PARTS)} and "
                 f"optional weights_train, or {', '.join(_TABLE)} and optional weights, both with optional "
-                f"{', '.join(_OPTIONAL)}: rename or remove arrays"
+                f"{', '.join(OPTIONAL)}: rename or remove arrays"
             )
         return archive.read_all(archive.names)
 
 
 def _read_npz(path: Path, split: int | None) -> Source:
     if not path.exists():
-        raise FileNotFoundError(f"no data file {path}; give the path of a .npz with the keys {', '.join(_PARTS)}")
+        raise FileNotFoundError(f"no data file {path}; give the path of a .npz with the keys {', '.join(PARTS)}")
     arrays = arrays_of(path, _checked)
-    layout = _TABLE if "split" in arrays else _PARTS
+    layout = _TABLE if "split" in arrays else PARTS
     names = arrays.get("class_names")
     if names is not None and names.size > arrays[layout[0]].size:
         raise ValueError(f"{path} holds {names.size} class_names, more than there are values: give K words")
@@ -158,8 +159,14 @@ def _read_npz(path: Path, split: int | None) -> Source:
         arrays = _apply_split(arrays, split, path)
     elif split is not None:
         raise ValueError(f"split={split} was given, but {path} stores one split (x_train, x_test): leave split out")
+    return source_of(path.stem, arrays)
+
+
+def source_of(name: str, arrays: Mapping[str, Array]) -> Source:
+    """Return the data set of arrays by the names that an .npz has."""
+    names = arrays.get("class_names")
     return Source(
-        name=path.stem,
+        name=name,
         x_train=arrays["x_train"],
         y_train=arrays["y_train"],
         x_test=arrays["x_test"],
@@ -187,7 +194,7 @@ def _apply_split(arrays: dict[str, Array], split: int | None, path: Path) -> dic
         raise ValueError(
             f"{path}: split[{chosen}] holds {row[~np.isin(row, (1, 2))][0]}; every entry is 1 (train) or 2 (test)"
         )
-    result = {key: arrays[key] for key in _OPTIONAL if key in arrays}
+    result = {key: arrays[key] for key in OPTIONAL if key in arrays}
     for part, code in (("train", 1), ("test", 2)):
         result[f"x_{part}"], result[f"y_{part}"] = x[row == code], y[row == code]
     if "weights" in arrays:
@@ -204,7 +211,7 @@ def _from_torchvision(name: str, folder: Path, download: bool) -> Source:
     except RuntimeError:  # torchvision's word for "not there"
         pass
     remedy = (
-        f"put {name}.npz (keys {', '.join(_PARTS)}) or torchvision's own files into the data root {folder}, "
+        f"put {name}.npz (keys {', '.join(PARTS)}) or torchvision's own files into the data root {folder}, "
         "or point --data-root or PYRO_BNN_DATA at a folder that has them; mnist-mini needs no download"
     )
     if not download:
@@ -215,7 +222,7 @@ def _from_torchvision(name: str, folder: Path, download: bool) -> Source:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as temporary:
             source = _torchvision_arrays(name, Path(temporary), download=True)
             finished = Path(temporary) / f"{name}.npz"
-            arrays = {part: getattr(source, part) for part in _PARTS}
+            arrays = {part: getattr(source, part) for part in PARTS}
             np.savez(finished, class_names=np.array(source.class_names), **arrays)
             finished.replace(folder / f"{name}.npz")
     except (OSError, RuntimeError) as error:  # URLError and HTTPError are OSErrors

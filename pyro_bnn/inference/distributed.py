@@ -34,7 +34,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast, final, get_args
 
@@ -61,6 +61,7 @@ __all__ = [
     "fingerprint",
     "rank_seed",
     "synced_norm",
+    "together",
 ]
 
 BatchNorm = Literal["sync", "local", "refuse"]
@@ -263,6 +264,11 @@ class Ranks:
         self.check_same({name: fingerprint(value) for name, value in parts.items()}, "the ranks have come apart")
 
 
+def together(ranks: Ranks | None) -> AbstractContextManager[None]:
+    """Let an error of any rank within the block end it on all of them; of one process it is its own affair."""
+    return nullcontext() if ranks is None else ranks.together()
+
+
 def fingerprint(value: Any) -> int:
     """Return a checksum of the tensors and numbers in nested lists and dictionaries; words and names do not count."""
     return _checksum(value, 0)
@@ -396,7 +402,9 @@ class _SyncedNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor, Tensor | None, Tensor | None, None, None]:
         x, weight, mean, var, n = ctx.saved_tensors
-        wide, grad = x.to(mean.dtype), grad.to(mean.dtype).contiguous()
+        wide, grad = x.to(mean.dtype), grad.to(mean.dtype)
+        if grad.stride() != wide.stride():  # of two layouts torch's kernels would go the slow way, and copy them
+            grad = torch.empty_like(wide).copy_(grad)
         scale = torch.rsqrt(var + ctx.eps)  # (C,)
         ones = torch.ones_like(mean)
         _, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(

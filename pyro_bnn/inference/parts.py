@@ -57,10 +57,18 @@ class _FlatGradient:
             if extra:
                 self.numbers, self.taking_part = vector[-extra:][:2], vector[-extra:][2:]
         self.place = {id(p): i for i, p in enumerate(trained)}
+        self.here: set[int] = set()
+        """Which parameters took part on this rank."""
 
     def fits(self) -> bool:
         """Whether the same parameters are trained as when this was made."""
         return self.trained == [p.requires_grad for p in self.parameters]
+
+    def clear(self) -> None:
+        """Begin a step."""
+        self.here.clear()
+        for vector in self.vectors:
+            vector.zero_()
 
     @torch.no_grad()
     def add(self, params: Sequence[Tensor], loss: Tensor, nll: Tensor, share: float) -> None:
@@ -76,7 +84,9 @@ class _FlatGradient:
                     "every parameter take part from the first batch on, or train in one process without accumulate"
                 )
             self.views[id(parameter)].add_(grad, alpha=share)
-            self.taking_part[self.place[id(parameter)]] = 1
+            if id(parameter) not in self.here:
+                self.here.add(id(parameter))
+                self.taking_part[self.place[id(parameter)]] = 1
 
     def reduce(self, ranks: Ranks | None) -> None:
         """Add up over the ranks."""
@@ -85,8 +95,10 @@ class _FlatGradient:
 
     def put(self) -> list[Tensor]:
         """Let the parameters that took part anywhere have their gradients; return them."""
-        took = self.taking_part.tolist()
-        found = [p for p in self.parameters if id(p) in self.views and took[self.place[id(p)]]]
+        found = [p for p in self.parameters if id(p) in self.views]
+        if len(self.here) < len(found):  # else there is nothing to ask, which on a GPU would be to wait
+            took = self.taking_part.tolist()
+            found = [p for p in found if took[self.place[id(p)]]]
         for parameter in found:
             parameter.grad = self.views[id(parameter)]
         return found
@@ -127,8 +139,7 @@ class PartedStep:
         if self._gradient is None or not self._gradient.fits():
             self._gradient = _FlatGradient(self.parameters)
         gradient = self._gradient
-        for vector in gradient.vectors:
-            vector.zero_()
+        gradient.clear()
         rows = sum(size for size, _ in parts)
         before = RandomState.now() if self.noise == "shared" and len(parts) > 1 else None
         for i, (_, batch) in enumerate(parts):

@@ -10,7 +10,6 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, final
@@ -20,6 +19,7 @@ from pyro.optim import PyroOptim
 
 from pyro_bnn.common.calls import misfit
 from pyro_bnn.common.files import sync_folder, write_text
+from pyro_bnn.data.on_disk import MappedRows
 from pyro_bnn.data.split import Split
 from pyro_bnn.data.standardise import plain
 from pyro_bnn.guides import AutoPoint
@@ -30,7 +30,7 @@ from pyro_bnn.inference.checkpoint import (
     restore_parameters,
     save_state_of_epoch,
 )
-from pyro_bnn.inference.distributed import DataParallel, Ranks
+from pyro_bnn.inference.distributed import DataParallel, Ranks, together
 from pyro_bnn.inference.kl import KLWeight
 from pyro_bnn.inference.svi import Callback, FitResult, FitState, fit
 from pyro_bnn.optim import PerSite
@@ -226,10 +226,18 @@ class Work:
         return self.parts.recipe
 
     @property
-    def rows(self) -> Split:
-        """The training rows, on the recipe's device."""
-        rows = self.parts.data.train.to(self.recipe.device)
+    def rows(self) -> Split | MappedRows:
+        """The training rows, on the recipe's device if they are at hand."""
+        rows = self.parts.data.train
+        if isinstance(rows, MappedRows):
+            return rows
+        rows = rows.to(self.recipe.device)
         return replace(rows, x=plain(rows.x), y=plain(rows.y))
+
+    @property
+    def rows_at_hand(self) -> Split:
+        """The training rows of a method that `fit` does not train, which takes none on disk."""
+        return cast(Split, self.rows)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -259,7 +267,7 @@ class Work:
         best, optim = _Best(), parts.optimizer(guide) if optim is None else optim
         watchers: list[Callback] = [*([best] if keep_best else []), *callbacks]
         found, ranks = None, Ranks.here()
-        with nullcontext() if ranks is None else ranks.together():
+        with together(ranks):
             if self.folder is not None:  # of several ranks the first one's
                 keeper = RunFolder(self.folder, self.runs[0], self.part, self.history, lines=not self.side_by_side)
                 watchers.append(keeper)

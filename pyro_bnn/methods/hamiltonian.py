@@ -5,11 +5,12 @@ import math
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, cast, final
 
 import torch
 
 from pyro_bnn.common.manifest import Damaged, is_sealed
+from pyro_bnn.data.split import Split
 from pyro_bnn.guides import AutoPoint, StoredDraws
 from pyro_bnn.inference.checkpoint import load_state, older_version, save_state
 from pyro_bnn.inference.predictive import predictive_draws
@@ -84,7 +85,7 @@ class Hamiltonian(Method, ABC):
 
     def check(self, parts: "Assembly") -> None:
         """Refuse a model that the chains cannot sample."""
-        check_sampled(parts.model, parts.data.train)
+        check_sampled(parts.model, cast(Split, parts.data.train))
 
     def units(self) -> list[str]:
         """Return the chains."""
@@ -156,7 +157,7 @@ class Hamiltonian(Method, ABC):
         bar = ProgressLine(words, total, shown[0].stream) if shown else None
         chain = run_chain(
             work.parts.model,
-            work.rows.to("cpu"),
+            work.rows_at_hand.to("cpu"),
             kernel=kernel,
             warmup=self.warmup,
             draws=self.draws,
@@ -183,7 +184,7 @@ class Hamiltonian(Method, ABC):
 
 def _convergence(work: Work, guide: StoredDraws, rows: int = 50) -> dict[str, Any]:
     """Return R-hat and ESS of what the chains predict at some training rows."""
-    x = work.parts.data.train.x[:rows]
+    x = work.parts.data.first_rows(rows).x
     predictions = []
     alone = StoredDraws.from_flat(work.parts.model, guide.draws[:1], x)
     for s in range(guide.num_draws):

@@ -156,7 +156,7 @@ class LaplaceApproximation(Method):
         drawn = laplace_draws(
             parts.model,
             guide,
-            work.rows,
+            work.rows_at_hand,
             draws=self.draws,
             structure=self.structure,
             eta=recipe.eta,

@@ -55,7 +55,7 @@ def _without_network(posterior: Posterior, data: Data, evaluation: Evaluation) -
         return math.log(classes), f"naming all {classes} classes as likely"
     if evaluation.cdf is not None and evaluation.below is not None and not evaluation.cdf.equal(evaluation.below):
         return None, ""
-    train = posterior.raw_targets(data.train.y).double().cpu()
+    train = posterior.raw_targets(data.train_targets()).double().cpu()
     train = train.reshape(len(train), -1)  # (N, D)
     test = evaluation.y.double().cpu().reshape(len(evaluation.y), -1)
     mean = train.nanmean(0)

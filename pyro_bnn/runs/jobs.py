@@ -15,6 +15,7 @@ import importlib.util
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections import deque
@@ -292,7 +293,10 @@ def started_ray(address: str, jobs: int | None) -> Iterator[Any]:
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
         "RAY_worker_niceness": "0",  # as the processes of a sweep without Ray
     }
-    with environment(**{name: None if name in os.environ else value for name, value in quiet.items()}):
+    settings = {name: None if name in os.environ else value for name, value in quiet.items()}
+    if address == "local":  # whose processes find what this one finds
+        settings["PYTHONPATH"] = os.pathsep.join(place or os.getcwd() for place in sys.path)
+    with environment(**settings):
         import ray
 
         if ray.is_initialized():  # the caller's own
@@ -335,7 +339,8 @@ def _on_ray(tasks: Sequence[Task], jobs: int, address: str, retries: int) -> Ite
                     if deaths[id(task)] <= retries:
                         running[call.remote(task.function, dict(task.arguments), around)] = task
                     else:
-                        yield Done(task, error=_died(task, summary(error), deaths[id(task)]))
+                        why = str(error).strip().rpartition("\n")[2][:200]  # of a traceback what it ends with
+                        yield Done(task, error=_died(task, why, deaths[id(task)]))
         finally:
             for left in running:
                 ray.cancel(left, force=True)

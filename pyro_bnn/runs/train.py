@@ -16,15 +16,16 @@ import platform
 import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import pyro
 import torch
+from torch import distributed as dist
 
 from pyro_bnn.analysis.arviz import draws_of
 from pyro_bnn.analysis.scores.evaluation import Evaluation, evaluate_rows
@@ -35,7 +36,7 @@ from pyro_bnn.common.manifest import damaged, read_listed, staged
 from pyro_bnn.common.reading import parse_json, parse_json_lines
 from pyro_bnn.common.turns import hold_interrupts
 from pyro_bnn.data import Data
-from pyro_bnn.inference.distributed import Ranks, evaluating
+from pyro_bnn.inference.distributed import Ranks, evaluating, together
 from pyro_bnn.inference.fit_state import Diverged
 from pyro_bnn.inference.svi import Callback
 from pyro_bnn.methods import Work
@@ -143,85 +144,122 @@ def train(
     >>> sorted(run.results["test"])
     ['one_draw', 'plug_in', 's_draws']
     """
-    check_jobs(jobs)
     ranks = Ranks.here()
-    alone_or_first = ranks is None or ranks.first
-    with nullcontext() if ranks is None else ranks.together():
-        parts = assemble(find_recipe(recipe, variant).changed(settings), data_root)
-        if resume and alone_or_first and isinstance(out, (str, Path)) and not Path(out).is_dir():
+    first = ranks is None or ranks.first
+    with together(ranks):
+        apart = _apart(jobs, ray, out, [*callbacks, *trackers], data_root, shown=progress)
+        if resume and first and isinstance(out, (str, Path)) and not Path(out).is_dir():
             raise FileNotFoundError(
                 f"there is no run folder {out} to go on with: leave out resume=True to begin one there"
             )
+        parts = assemble(find_recipe(recipe, variant).changed(settings), data_root)
+        if apart is not None:
+            check_units(parts)
         if ranks is not None:
             _check_ranks(parts, ranks)
         # what is unknown is said before anything is made
-        found = [look_up("trackers", name) for name in trackers if alone_or_first]
+        kinds = [look_up("trackers", name) for name in trackers if first]
     if ranks is not None:
         ranks.check_same({"the recipe": identity(parts.recipe)}, "the ranks cannot train together")
-    apart = _Apart(jobs, ray, progress) if jobs > 1 or ray is not None else None
-    if apart is not None:
-        check_units(parts)
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            raise ValueError(
-                f"jobs={jobs}, ray={ray!r} within a process group: leave them out, or start without torchrun"
-            )
-        if out is None or callbacks or trackers:
-            raise ValueError(
-                f"jobs={jobs}, ray={ray!r}: processes of their own meet in a run folder and call no callbacks: give "
-                f"out= and leave out callbacks= and trackers="
-            )
     watchers = list(callbacks)
-    if progress and alone_or_first:
+    if progress and first:
         from pyro_bnn.runs.progress import ProgressReport
 
         watchers.append(ProgressReport())
     if out is None:
-        with _tracked(found, parts.recipe, None) as tracked:
+        with _tracked(kinds, parts.recipe, None) as tracked:
             return _train(parts, None, [*watchers, *tracked], data_root, report=False)
     if ranks is not None and not ranks.first:
         return _beside_first(parts, ranks, watchers, data_root)
+    with _run_folder(out, parts.recipe, resume, ranks) as (place, wrong):
+        path, finished = place.path, wrong is not None and not set(wrong) - {ARVIZ, REPORT}
+        if ranks is not None:
+            told = {"recipe": place.recipe.model_dump(), "changes": place.changes, "finished": finished}
+            ranks.told({**told, "path": str(path.absolute())})
+        if place.recipe.model_dump() != parts.recipe.model_dump():  # its rates were changed on the way
+            parts = assemble(place.recipe, data_root)
+        if finished:
+            return _finished(path, parts, set(wrong or ()), report=report and place.writable)
+        if wrong is not None:
+            log.warning("%s: %s damaged or missing, made again", path, ", ".join(wrong))
+        with _tracked(kinds, place.recipe, path) as tracked:
+            return _train(parts, place, [*watchers, *tracked], data_root, report=report, apart=apart)
+
+
+Apart: TypeAlias = Callable[[Place, Assembly], None]
+"""Does the units of a training in processes of their own."""
+
+
+def _apart(
+    jobs: int,
+    ray: str | None,
+    out: object,
+    watched: Sequence[object],
+    data_root: str | Path | None,
+    *,
+    shown: bool,
+) -> Apart | None:
+    """Return what trains units side by side, if that is asked for; refuse it where they could not meet."""
+    check_jobs(jobs)
+    if jobs == 1 and ray is None:
+        return None
+    if dist.is_available() and dist.is_initialized():
+        raise ValueError(f"jobs={jobs}, ray={ray!r} within a process group: leave them out, or start without torchrun")
+    if out is None or watched:
+        raise ValueError(
+            f"jobs={jobs}, ray={ray!r}: processes of their own meet in a run folder and call no callbacks: give "
+            f"out= and leave out callbacks= and trackers="
+        )
+    say = partial(print, flush=True) if shown else _nothing
+    return partial(train_units, jobs=jobs, ray=ray, data_root=data_root, say=say)
+
+
+def _nothing(line: str) -> None:
+    """Say nothing."""
+
+
+@contextmanager
+def _run_folder(
+    out: str | Path | Callable[[], Path], recipe: Recipe, resume: bool | None, ranks: Ranks | None
+) -> Iterator[tuple[Place, list[str] | None]]:
+    """
+    Take the run folder, and yield it with the names of what is damaged in it, None for a run that is not finished.
+
+    What the system refuses on the way is said as what it means for the run.
+    """
     path: Path | None = None
     there = False
     try:
         with ExitStack() as stack:
-            with nullcontext() if ranks is None else ranks.together():
+            with together(ranks):
                 path = out() if callable(out) else Path(out)
                 there = path.is_dir()
-                place = stack.enter_context(taken(path, parts.recipe, resume=resume))
+                place = stack.enter_context(taken(path, recipe, resume=resume))
                 there = True
                 wrong = damaged(path) if (path / RESULTS).is_file() else None
-            finished = wrong is not None and not set(wrong) - {ARVIZ, REPORT}
-            if ranks is not None:
-                told = {"recipe": place.recipe.model_dump(), "changes": place.changes, "finished": finished}
-                ranks.told({**told, "path": str(path.absolute())})
-            if place.recipe.model_dump() != parts.recipe.model_dump():  # its rates were changed on the way
-                parts = assemble(place.recipe, data_root)
-            if finished:
-                return _finished(path, parts, set(wrong or ()), report=report and place.writable)
-            if wrong is not None:
-                log.warning("%s: %s damaged or missing, made again", path, ", ".join(wrong))
-            with _tracked(found, place.recipe, path) as tracked:
-                run = _train(parts, place, [*watchers, *tracked], data_root, report=report, apart=apart)
+            yield place, wrong
         if not path.is_dir():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-        return run
     except OSError as error:
         if error.errno is None or path is None or (isinstance(error, FileNotFoundError) and path.is_dir()):
             raise
-        if not path.is_dir():
-            if not there:
-                raise RuntimeError(
-                    f"{error.strerror or error}: {error.filename or path}; the run folder {path} cannot be made: "
-                    f"choose another one with out= (--out), or give rights there"
-                ) from error
-            raise RuntimeError(
-                f"the run folder {path} is gone: it was moved or removed while it was trained; put it back and go on "
-                f"with --resume (resume=True), or begin anew"
-            ) from error
-        raise RuntimeError(
-            f"{error.strerror or error}: {error.filename or path}; the run stays as it last was written: free or give "
-            f"room and rights there, and go on with --resume (resume=True)"
-        ) from error
+        raise RuntimeError(_refused_by_the_system(error, path, there)) from error
+
+
+def _refused_by_the_system(error: OSError, path: Path, there: bool) -> str:
+    """Return what an error of the system means for a run, whose folder was `there` or not."""
+    what = f"{error.strerror or error}: {error.filename or path}"
+    if path.is_dir():
+        return (
+            f"{what}; the run stays as it last was written: free or give room and rights there, and go on with "
+            f"--resume (resume=True)"
+        )
+    if there:
+        return (
+            f"the run folder {path} is gone: it was moved or removed while it was trained; put it back and go on with "
+            f"--resume (resume=True), or begin anew"
+        )
+    return f"{what}; the run folder {path} cannot be made: choose another one with out= (--out), or give rights there"
 
 
 def _check_ranks(parts: Assembly, ranks: Ranks) -> None:
@@ -283,25 +321,6 @@ def resuming(path: Path, data_root: str | Path | None = None, trackers: Sequence
     return shlex.join(["pyro-bnn", "train", str(path / RECIPE), "--out", str(path), "--resume", *root, *logs])
 
 
-@final
-@dataclass(frozen=True)
-class _Apart:
-    """How the units of a training are done side by side."""
-
-    jobs: int
-    ray: str | None
-    shown: bool
-
-    def train(self, place: Place, parts: Assembly, data_root: str | Path | None) -> None:
-        """Do the units, and say how far it is."""
-        say = partial(print, flush=True) if self.shown else _nothing
-        train_units(place, parts, jobs=self.jobs, ray=self.ray, data_root=data_root, say=say)
-
-
-def _nothing(line: str) -> None:
-    """Say nothing."""
-
-
 def _train(
     parts: Assembly,
     place: Place | None,
@@ -310,7 +329,7 @@ def _train(
     *,
     report: bool,
     changes: Sequence[Mapping[str, Any]] = (),
-    apart: _Apart | None = None,
+    apart: Apart | None = None,
 ) -> Run:
     """
     Train until all is done, lowering the rates after a divergence as often as the recipe allows.
@@ -322,7 +341,7 @@ def _train(
         settled, runs = parts.recipe, ("",) if place is None else place.runs
         try:
             if place is not None and apart is not None:
-                apart.train(place, parts, data_root)
+                apart(place, parts)
             with parts.layers():
                 outcome = parts.method(Work(parts, settled, path, watchers, runs=runs))
             break
@@ -415,13 +434,14 @@ def _write_outputs(
     results: Mapping[str, Any],
     evaluation: Evaluation,
 ) -> None:
-    from pyro_bnn.analysis.report.outputs import write_outputs
+    from pyro_bnn.analysis.report.outputs import TRAIN_ROWS, write_outputs
 
+    train = data.first_rows(TRAIN_ROWS)
     with staged(path) as stage:
         write_outputs(
             stage,
             posterior,
-            (data.train.x, data.train.y),
+            (train.x, train.y),
             (data.test.x, data.test.y),
             None if data.val is None else (data.val.x, data.val.y),
             history=history,

@@ -77,9 +77,9 @@ def _plateau(losses: list[float]) -> list[float]:
 
 def _line() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     rows = load_data("toy-line", standardise=False, val_fraction=0.0).train
-    x = rows.x.double().numpy().reshape(-1)
+    x = np.asarray(rows.x, np.float64).reshape(-1)
     design = np.stack([x, np.ones_like(x)], 1)  # (N, 2)
-    return design, rows.y.double().numpy().reshape(-1)
+    return design, np.asarray(rows.y, np.float64).reshape(-1)
 
 
 def trace(schedule: str, seed: int) -> dict[str, Any]:

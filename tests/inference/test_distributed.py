@@ -10,6 +10,7 @@ import pytest
 import torch
 from pyro.infer import Trace_ELBO
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
@@ -375,9 +376,28 @@ def test_shared_predictions_are_those_of_one_process_bit_for_bit() -> None:
         assert all((a == b).all() for a, b in zip(one, found, strict=True))
 
 
-def test_synchronised_normalisation_is_that_of_all_rows() -> None:
-    """Values, running statistics and gradients of unequal parts, against one layer on all rows; in float64."""
-    x = torch.randn(7, 3, 2, 2, generator=torch.Generator().manual_seed(0)).double()
+class _Copies(TorchDispatchMode):
+    """Notes operations that copy so many numbers or more."""
+
+    def __init__(self, numel: int) -> None:
+        super().__init__()
+        self.numel, self.seen = numel, []  # type: ignore[var-annotated]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten.clone.default, torch.ops.aten.copy_.default) and args[0].numel() >= self.numel:
+            self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_synchronised_normalisation_is_that_of_all_rows(layout: torch.memory_format) -> None:
+    """
+    Values, running statistics and gradients of unequal parts, against one layer on all rows; in float64.
+
+    Whatever the layout of the gradient that arrives, outputs and gradients have that of the inputs, and nothing is
+    copied where they agree: kernels take far longer over tensors that are laid out differently.
+    """
+    x = torch.randn(7, 3, 2, 2, generator=torch.Generator().manual_seed(0)).double().contiguous(memory_format=layout)
     goal = torch.randn(7, 3, 2, 2, generator=torch.Generator().manual_seed(1)).double()
 
     def layer() -> nn.BatchNorm2d:
@@ -396,11 +416,17 @@ def test_synchronised_normalisation_is_that_of_all_rows() -> None:
         own = x[place].clone().requires_grad_()
         with synced_norm(ranks):
             out = norm(own)
-        (out - goal[place]).square().sum((1, 2, 3)).mean().backward()
+        slope = 2 * (out - goal[place]).detach() / len(own)  # of the mean over its rows
+        with _Copies(own.numel()) as copies:
+            torch.autograd.grad(out, own, slope.contiguous(memory_format=layout), retain_graph=True)
+        assert not copies.seen
+        grad, of_weight = torch.autograd.grad(out, (own, norm.weight), slope.contiguous())
+        assert out.is_contiguous(memory_format=layout)
+        assert grad.is_contiguous(memory_format=layout)
         share = len(own) / 7
-        weight = norm.weight.grad * share
+        weight = of_weight * share
         ranks.add_up(weight)
-        return [t.detach().numpy() for t in (out, own.grad * share, weight, norm.running_mean, norm.running_var)]
+        return [t.detach().numpy() for t in (out, grad * share, weight, norm.running_mean, norm.running_var)]
 
     parts = on_ranks(2, part)
     assert torch.allclose(torch.cat([torch.as_tensor(p[0]) for p in parts]), output.detach(), atol=1e-12)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from pyro_bnn.data import mapped
-from pyro_bnn.data.streams import OnDisk
+from pyro_bnn.data.streams import Loaded, OnDisk
 from pyro_bnn.guides import AutoMeanFieldNormal
 from pyro_bnn.inference import fit
 from pyro_bnn.inference.fit_state import FitState
@@ -183,3 +184,51 @@ def test_more_rows_than_the_process_may_have_memory_for_are_trained_on(tmp_path:
     done = subprocess.run([sys.executable, "-c", _LIMITED, tmp_path], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["does not fit", "trained on 200 MB: True"]
+
+
+# -- what runs beside the steps, and GPUs that are none ----------------------------------------------------------------
+
+
+def test_the_next_batch_is_read_while_this_one_is_used(folder: Path) -> None:
+    reads: list[int] = []
+
+    def noted(x: Tensor) -> Tensor:
+        reads.append(len(x))
+        return x
+
+    walk = OnDisk(mapped(folder).prepared(noted), 8, torch.float32, None).epoch(torch.Generator())
+    next(walk)
+    begun = time.monotonic()
+    while len(reads) < 2:
+        assert time.monotonic() - begun < 20, "nobody reads ahead"
+        time.sleep(0.001)
+    walk.close()  # type: ignore[attr-defined]
+
+
+def test_batches_go_to_a_gpu_from_pinned_memory_without_waiting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a GPU that is pretended: pinning and moving are noted, and the tensors stay where they are."""
+    pinned: list[int] = []
+    moved: list[tuple[str, bool, bool]] = []
+
+    def pin(tensor: Tensor) -> Tensor:
+        pinned.append(id(tensor))
+        return tensor
+
+    def to(tensor: Tensor, *args: Any, **options: Any) -> Tensor:
+        if args and isinstance(args[0], (str, torch.device)):
+            moved.append((str(args[0]), bool(options.get("non_blocking")), id(tensor) in pinned))
+            return tensor
+        return usual(tensor, *args, **options)
+
+    usual = Tensor.to
+    monkeypatch.setattr(Tensor, "pin_memory", pin)
+    monkeypatch.setattr(Tensor, "to", to)
+    for device, expected in (("cuda:1", [("cuda:1", True, True)] * 2), ("meta", [("meta", False, False)] * 2)):
+        pinned.clear()
+        moved.clear()
+        OnDisk(mapped(folder), 8, torch.float32, device).first()
+        assert moved == expected
+    data = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+    moved.clear()
+    next(iter(Loaded(DataLoader(data, 8), None, None, None, "cuda").epoch(None)))
+    assert moved == [("cuda", True, True)] * 2

@@ -18,9 +18,11 @@ from pyro_bnn.recipe import find_recipe
 from pyro_bnn.runs import jobs as jobs_module
 from pyro_bnn.runs import units
 from pyro_bnn.runs.folder import Busy, joined, taken
-from pyro_bnn.runs.jobs import Done, Task, WorkerDied, side_by_side
+from pyro_bnn.runs.jobs import Done, Task, WorkerDied, side_by_side, started_ray
 from pyro_bnn.runs.seeds import parse_seeds, seed_folder, train_seeds
 from pyro_bnn.runs.train import train
+from pyro_bnn.studies.study import Trial
+from pyro_bnn.studies.trials import run_trials
 
 TINY = {"epochs": 3, "num_samples": 4}
 ENSEMBLE = {"name": "ensemble", "of": "svi", "members": 3}
@@ -236,7 +238,7 @@ def test_a_member_whose_process_dies_is_named_and_the_run_goes_on(
 _TRAIN = (
     "import sys; from pyro_bnn.cli import main; sys.exit(main(['train', 'mlp-mnist-mini', '--no-report', '--set', "
     "'num_samples=4', '--set', 'epochs=4', '--set', 'method={name=\"ensemble\", of=\"svi\", members=4}', "
-    "'--jobs', '2', '--out', sys.argv[1]]))"
+    "'--jobs', '2', '--out', *sys.argv[1:]]))"
 )
 
 
@@ -282,17 +284,26 @@ def test_what_is_no_list_of_seeds_is_refused(text: str) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("ignore")  # Ray's own
-def test_members_on_ray(tmp_path: Path) -> None:
+def test_members_chains_seeds_and_studies_on_ray(tmp_path: Path) -> None:
+    """On one local cluster of two processors: what they leave has the bits of what is trained one by one."""
     pytest.importorskip("ray.tune")
-    given = {**TINY, "method": ENSEMBLE, "report": False, "progress": False}
-    train("mlp-toy-cubic", out=tmp_path / "one", **given)
-    train("mlp-toy-cubic", out=tmp_path / "two", jobs=2, ray="local", **given)
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
-    done = {
-        one.task.name: one
-        for one in side_by_side([Task("dies", die), Task("refused", fail, {"number": 3})], 2, ray="local")
-    }
-    with pytest.raises(WorkerDied, match="process of dies ended"):
+    recipe = find_recipe("perceptron-and").changed(TINY)
+    trials = [Trial("and", seed, "perceptron-and", changes=TINY) for seed in (0, 1)]
+    with started_ray("local", 2):
+        for name, method in (("mlp-toy-cubic", ENSEMBLE), ("perceptron-and", CHAINS)):
+            given = {**TINY, "method": method, "report": False, "progress": False}
+            one = train(name, out=tmp_path / name / "one", **given)
+            two = train(name, out=tmp_path / name / "two", jobs=2, ray="local", **given)
+            assert contents(tmp_path / name / "one") == contents(tmp_path / name / "two")
+            assert one.results["test"] == two.results["test"]
+        seeds = train_seeds(recipe, [0, 1], tmp_path / "seeds", jobs=2, ray="local", report=False)
+        studied = run_trials(trials, tmp_path / "studied", jobs=2, ray="local")
+        tasks = [Task("dies", die), Task("refused", fail, {"number": 3})]
+        done = {ended.task.name: ended for ended in side_by_side(tasks, 2, ray="local")}
+    for seed in (0, 1):
+        assert seeds[seed]["test"] == train(recipe.changed({"seed": seed}), progress=False).results["test"]
+    assert studied == run_trials(trials, tmp_path / "alone")
+    with pytest.raises(WorkerDied, match=r"process of dies ended .*\(The worker died unexpectedly"):
         done["dies"].result()
     with pytest.raises(ValueError, match="number=3 is refused"):
         done["refused"].result()

@@ -316,7 +316,7 @@ def without_seconds(folder: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in (row or {}).items() if key != "seconds"} for row in rows]
 
 
-def killed_and_resumed(folder: Path, worker: str, driver: list[str], engine: str) -> None:
+def killed_and_resumed(folder: Path, worker: str, driver: Iterable[str], engine: str) -> None:
     """Kill a worker at first, then driver and engine half way, and start again."""
     folder.mkdir()
     out = folder / "sweep"
@@ -344,20 +344,22 @@ def killed_and_resumed(folder: Path, worker: str, driver: list[str], engine: str
         assert len((trial_folder(out, number) / "metrics.jsonl").read_text().splitlines()) == 2
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_killed_sweep_loses_no_trial_and_repeats_none(tmp_path: Path) -> None:
-    killed_and_resumed(tmp_path / "killed", "spawn_main", ["spawn_main"], "none")
-    finished(tmp_path / "whole", "--ray", "none")
-    assert without_seconds(tmp_path / "killed" / "sweep") == without_seconds(tmp_path / "whole")
+_OF_RAY = ("ray::", "raylet", "gcs_server", "default_worker.py", "ray/_private", "ray/dashboard")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_killed_sweep_on_ray_loses_no_trial_and_repeats_none(tmp_path: Path) -> None:
-    pytest.importorskip("ray.tune")
-    everything = ["ray::", "raylet", "gcs_server", "default_worker.py", "ray/_private", "ray/dashboard"]
-    killed_and_resumed(tmp_path / "killed", "ray::ImplicitFunc", everything, "local")
+@pytest.mark.parametrize(
+    ("engine", "worker", "everything"),
+    [("none", "spawn_main", ("spawn_main",)), ("local", "ray::ImplicitFunc", _OF_RAY)],
+    ids=["processes", "ray"],
+)
+def test_a_killed_sweep_loses_no_trial_and_repeats_none(
+    tmp_path: Path, engine: str, worker: str, everything: tuple[str, ...]
+) -> None:
+    if engine == "local":
+        pytest.importorskip("ray.tune")
+    killed_and_resumed(tmp_path / "killed", worker, everything, engine)
     finished(tmp_path / "whole", "--ray", "none")
     assert without_seconds(tmp_path / "killed" / "sweep") == without_seconds(tmp_path / "whole")
 

@@ -63,7 +63,7 @@ def diagnose(
     """
     if rows < 20 or num_samples < 10:
         raise ValueError(f"rows={rows}, num_samples={num_samples}: pass at least 20 rows and 10 draws")
-    train_split = data.train if isinstance(data, Data) else as_split(data)
+    train_split = as_split(data.train if isinstance(data, Data) else data)
     test_split = data.test if isinstance(data, Data) and test is None else None if test is None else as_split(test)
     train = Rows.some_of(posterior, train_split, rows, seed)
     counted = num_data_of(posterior, train)

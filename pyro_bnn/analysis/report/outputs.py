@@ -12,11 +12,13 @@ from pyro_bnn.analysis.report import write_report
 from pyro_bnn.analysis.scores.evaluation import Evaluation
 from pyro_bnn.posterior import Posterior
 
-__all__ = ["loo_of", "write_arviz", "write_outputs"]
+__all__ = ["TRAIN_ROWS", "loo_of", "write_arviz", "write_outputs"]
 
 Rows: TypeAlias = tuple[Tensor, Tensor]
 
-_TRAIN_ROWS = 250
+TRAIN_ROWS = 250
+"""Training rows of the export; more are not looked at."""
+
 _TEST_ROWS = 100
 _DRAWS = 200
 _PRIOR_DRAWS = 50
@@ -39,7 +41,7 @@ def write_arviz(
     folder = Path(folder)
     partial = folder / ".tmp-posterior.nc"
     partial.unlink(missing_ok=True)  # whatever a killed process left, or a link that somebody put there
-    x, y = (rows[:_TRAIN_ROWS] for rows in train)
+    x, y = (rows[:TRAIN_ROWS] for rows in train)
     options = {"split": "train", "x_new": test[0][:_TEST_ROWS], "prior_samples": _PRIOR_DRAWS, "history": history}
     posterior.to_arviz(x, y, _DRAWS, path=partial, seed=seed, **options).close()
     os.replace(partial, folder / "posterior.nc")

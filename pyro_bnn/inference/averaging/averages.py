@@ -44,7 +44,9 @@ from torch.nn.modules.batchnorm import _NormBase
 from pyro_bnn.common.contract import contract_of
 from pyro_bnn.common.moments import Welford
 from pyro_bnn.data.arrays import number_of_rows, pieces
-from pyro_bnn.data.split import as_split
+from pyro_bnn.data.on_disk import MappedRows
+from pyro_bnn.data.split import Split, as_split
+from pyro_bnn.data.standardise import plain
 from pyro_bnn.inference.checkpoint import synchronise
 from pyro_bnn.inference.door import known_dtype
 from pyro_bnn.inference.svi import Callback, FitState
@@ -227,7 +229,7 @@ def refresh_batch_norm(
     layers = _norm_layers(model)
     if not layers:
         return
-    split = as_split(data, dtype=known_dtype(model, guide), missing=True)
+    rows = data if isinstance(data, MappedRows) else as_split(data, dtype=known_dtype(model, guide), missing=True)
     were = [(m, m.training, m.momentum) for m in layers]
     for m in layers:
         m.reset_running_stats()
@@ -235,14 +237,22 @@ def refresh_batch_norm(
     try:
         with torch.random.fork_rng(), poutine.block():
             torch.manual_seed(seed)
-            for x in pieces(split.x, batch_size):
-                if number_of_rows(x) == 1 and len(split) > 1:
+            for x in _inputs(rows, batch_size):
+                if number_of_rows(x) == 1 and len(rows) > 1:
                     continue  # batch statistics of a single row are none
                 trace = poutine.trace(guide).get_trace(x)
                 poutine.replay(model, trace=trace)(x)
     finally:
         for m, training, momentum in were:
             m.training, m.momentum = training, momentum
+
+
+def _inputs(rows: Split | MappedRows, batch_size: int) -> Iterator[Any]:
+    """Yield the inputs of batches in the order of the rows."""
+    if isinstance(rows, Split):
+        yield from pieces(rows.x, batch_size)
+    else:
+        yield from (plain(piece.x) for piece in rows.pieces(batch_size))
 
 
 class Averager(Callback, ABC):
