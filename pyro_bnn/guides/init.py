@@ -96,7 +96,10 @@ def _torch(prior: Distribution, hints: dict[str, Any]) -> Tensor:
 
 def _net(prior: Distribution, hints: dict[str, Any]) -> Tensor:
     if "value" not in hints:
-        raise ValueError("init_loc='net' needs a network's own values, which only the weights of a BNN have")
+        raise ValueError(
+            "init_loc='net' needs a network's own values, which only the weights of a BNN have that keeps them "
+            "(keep_values=True)"
+        )
     return hints["value"].clone()  # type: ignore[no-any-return]
 
 
