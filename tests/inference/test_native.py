@@ -19,7 +19,7 @@ from pyro_bnn.guides.mean_field import AutoMeanFieldNormal
 from pyro_bnn.guides.softplus import softplus
 from pyro_bnn.inference.fit_state import Callback
 from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO, flat_kl
-from pyro_bnn.inference.graph import step
+from pyro_bnn.inference.graph import step as graph_step
 from pyro_bnn.inference.minibatch import MinibatchStep
 from pyro_bnn.inference.native import build, mean_field, use_kernel
 from pyro_bnn.inference.native.build import CHUNK, AdamRule, Kernel, Site, kernel
@@ -364,16 +364,16 @@ def test_a_long_vector_s_recording_is_checked_by_a_digest(native: Kernel, monkey
 def test_a_long_vector_s_memory_is_given_back_while_the_program_runs_beside(
     native: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step, "KEPT_SIZE", 16)
+    monkeypatch.setattr(graph_step, "KEPT_SIZE", 16)
     found: list[tuple[bool, bool]] = []  # whether buffers were there before, and when the program ran beside
-    give_back = step._Recorded.give_back
+    give_back = graph_step._Recorded.give_back
 
     def watched(recorded: Any) -> None:
         before = "draw" in recorded.buffers
         give_back(recorded)
         found.append((before, "draw" in recorded.buffers))
 
-    monkeypatch.setattr(step._Recorded, "give_back", watched)
+    monkeypatch.setattr(graph_step._Recorded, "give_back", watched)
     assert trained(adam, True)[3] == 1
     assert found == [(True, False)] * 4  # at runs 1, 2, 4, 8
 
