@@ -192,10 +192,10 @@ def starts_overwritten() -> Iterator[None]:
 
 def any_start(prior: Distribution) -> Tensor:
     """Return some value of a site, in little memory."""
-    if not is_real(prior.support):
+    moments = _moments(prior) if is_real(prior.support) else None
+    if moments is None:
         return prior.sample()
-    first = innermost(prior).mean.reshape(-1)[:1]
-    return first.new_zeros(()).expand(prior.batch_shape + prior.event_shape)
+    return moments[0].new_zeros(()).expand(prior.batch_shape + prior.event_shape)
 
 
 def starts_matter() -> bool:
