@@ -80,7 +80,12 @@ def _moments(prior: Distribution) -> tuple[Tensor, Tensor] | None:
         mean, sd = prior.mean, prior.stddev
     except NotImplementedError:
         return None
-    return (mean, sd) if bool(torch.isfinite(mean).all() and torch.isfinite(sd).all()) else None
+    return (mean, sd) if all(bool(torch.isfinite(_once(part)).all()) for part in (mean, sd)) else None
+
+
+def _once(tensor: Tensor) -> Tensor:
+    """Return the numbers of an expanded tensor once."""
+    return tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())]
 
 
 def _uniform(prior: Distribution, hints: dict[str, Any]) -> Tensor:
@@ -192,10 +197,13 @@ def starts_overwritten() -> Iterator[None]:
 
 def any_start(prior: Distribution) -> Tensor:
     """Return some value of a site, in little memory."""
-    moments = _moments(prior) if is_real(prior.support) else None
-    if moments is None:
+    if not is_real(prior.support):
         return prior.sample()
-    return moments[0].new_zeros(()).expand(prior.batch_shape + prior.event_shape)
+    try:
+        mean: Tensor = prior.mean
+    except NotImplementedError:
+        return prior.sample()
+    return mean.new_zeros(()).expand(prior.batch_shape + prior.event_shape)
 
 
 def starts_matter() -> bool:
