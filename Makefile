@@ -54,7 +54,8 @@ notebooks: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet -e ".[bench]"
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --resume
+	$(BIN)/python -m benchmarks.readme
 
 # kills, crashes, full disks, runs started together, a soak; then damaged and hostile files: what is lost or believed
 torture: $(READY)

@@ -1,14 +1,15 @@
 """
 Time this library beside its peers, on the same work, in one run.
 
-    python -m benchmarks                          everything: about half an hour on two cores
+    python -m benchmarks                          everything
+    python -m benchmarks --resume                 go on where a run of everything was broken off
     python -m benchmarks --only lenet5 --rounds 40
     python -m benchmarks --quick                  a look, not a measurement
 
 Training steps of eight networks, draws by layer, predictions with S = 100 draws on 10,000 images, the cost of a weight
 from 10^4 to 10^8 weights with peak memory, import times. Prints tables, writes results.json, chart.png and cost.png
-beside this file. `python -m benchmarks.readme` puts the table into the
-README. A library that is not installed, or does not run the work, is named with the reason.
+beside this file; what a run of everything has so far is in unfinished.json. `python -m benchmarks.readme` puts the
+table into the README. A library that is not installed, or does not run the work, is named with the reason.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -31,6 +33,7 @@ from torch import Tensor
 from benchmarks.chart import draw
 from benchmarks.contenders import BASE, CONTENDERS, LAYERS, WIDE, Contender
 from benchmarks.cost import SIZES, draw_cost, one_size
+from benchmarks.cost import as_text as cost_as_text
 from benchmarks.processes import import_times, prediction_memory, training_memory
 from benchmarks.table import as_text
 from benchmarks.timing import Step, Summary, rounds, summarise, warm_up
@@ -110,8 +113,21 @@ def training(name: str, count: int, calls: int, contenders: Sequence[Contender] 
 
 def cost(sizes: Sequence[int], count: int, threads: int) -> Results:
     """Return what a weight costs beyond the deterministic step, by number of weights, each in its own process."""
-    rows = [one_size(size, count, threads) for size in sizes]
+    rows = []
+    for size in sizes:
+        rows.append(one_size(size, count, threads))
+        print(cost_as_text({"rows": rows[-1:]}), flush=True)
     return {"title": "Cost of a weight by number of weights, MLP 784-W-W-10, batch 100", "rows": rows, "failed": {}}
+
+
+def unfinished(path: Path, wanted: Results) -> Results | None:
+    """Return what a run of everything on this machine, with these versions and options, has left; None if nothing."""
+    if not path.exists():
+        return None
+    results: Results = json.loads(path.read_text())
+    changing = ("load", "date")
+    same = all(results["machine"].get(name) == value for name, value in wanted.items() if name not in changing)
+    return results if same else None
 
 
 def prediction(rows: int, samples: int, count: int) -> Results:
@@ -175,9 +191,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--only", action="append", choices=KINDS, help="measure this only; may be repeated")
     parser.add_argument("--rounds", type=int, default=60, help="paired rounds of a training step (default 60)")
-    parser.add_argument("--predict-rounds", type=int, default=3, help="paired rounds of prediction (default 3)")
+    parser.add_argument("--predict-rounds", type=int, default=2, help="paired rounds of prediction (default 2)")
     parser.add_argument("--steps", type=int, default=3, help="steps per round (default 3)")
     parser.add_argument("--threads", type=int, default=2, help="threads (default 2)")
+    parser.add_argument("--resume", action="store_true", help="go on with the rows that a broken run did not come to")
     parser.add_argument("--quick", action="store_true", help="few rounds and little data: a look, not a measurement")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder for results.json and chart.png")
     options = parser.parse_args()
@@ -188,7 +205,7 @@ def main() -> None:
     rows, samples = (1_000, 10) if options.quick else (10_000, 100)
     measure: dict[str, Callable[[], Results]] = {
         "lenet5": lambda: training("lenet5", count, options.steps),
-        "resnet20": lambda: training("resnet20", min(count, 40), options.steps),
+        "resnet20": lambda: training("resnet20", min(count, 40), min(options.steps, 2)),
         "mlp100": lambda: training("mlp100", min(count, 40), options.steps),
         **{
             name: partial(training, name, min(count, rounds_), steps, contenders)
@@ -203,17 +220,26 @@ def main() -> None:
         "layers": lambda: training("lenet5", min(count, 40), options.steps, LAYERS),
         "cost": lambda: cost(SIZES[:4] if options.quick else SIZES, 3 if options.quick else 40, options.threads),
         "predict": lambda: prediction(rows, samples, 2 if options.quick else options.predict_rounds),
-        "imports": lambda: imports(2 if options.quick else 5),
+        "imports": lambda: imports(2 if options.quick else 3),
         "memory": lambda: memory(rows, options.threads),
     }
-    path = options.out / "results.json"
-    results: Results = json.loads(path.read_text()) if options.only and path.exists() else {"work": {}}
-    results["machine"] = machine(options.threads)
-    for kind in options.only or KINDS:
-        results["work"][kind] = {**measure[kind](), "date": results["machine"]["date"]}
-        print(as_text(results["work"][kind]), flush=True)
-        options.out.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(results, indent=1) + "\n")
+    options.out.mkdir(parents=True, exist_ok=True)
+    path, begun = options.out / "results.json", options.out / "unfinished.json"
+    about = {**machine(options.threads), "quick": options.quick}
+    results: Results = {"work": {}}
+    if options.only and path.exists():
+        results = json.loads(path.read_text())
+    elif options.resume:
+        results = unfinished(begun, about) or results
+    results["machine"] = about
+    for kind in options.only or [kind for kind in KINDS if kind not in results["work"]]:
+        start = time.perf_counter()
+        found = measure[kind]()
+        results["work"][kind] = {**found, "date": about["date"], "seconds": round(time.perf_counter() - start)}
+        print(f"{as_text(results['work'][kind])}\n  {results['work'][kind]['seconds']} s", flush=True)
+        (path if options.only else begun).write_text(json.dumps(results, indent=1) + "\n")
+    if not options.only:
+        os.replace(begun, path)
     draw(results, options.out / "chart.png")
     if "cost" in results["work"]:
         draw_cost(results, options.out / "cost.png")

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from pyro_bnn.assemble import build_guide, build_model
 from pyro_bnn.common.manifest import MANIFEST, seal
 from pyro_bnn.data import Standardiser
-from pyro_bnn.guides import AutoMeanFieldNormal
+from pyro_bnn.guides import AutoMeanFieldNormal, program
 from pyro_bnn.inference.predictive import observation_log_prob, predictive_draws
 from pyro_bnn.models import BNN, MLP, likelihoods, priors
 from pyro_bnn.posterior import DESCRIPTION, TENSORS, Posterior, RealPrediction
@@ -490,3 +490,17 @@ def test_numbers_that_are_not_normal_are_not_scored_as_normals() -> None:
     assert found == pytest.approx(-float(expected.double().mean()), rel=1e-5)
     exported = posterior.to_arviz(x, y, 1, seed=0).log_likelihood["obs"].values[0, 0]
     torch.testing.assert_close(torch.from_numpy(exported), expected)
+
+
+def test_what_is_loaded_draws_no_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guide that started from the network's own values is loaded without these, and without drawing others."""
+    model = BNN(MLP(4, 3, [5]), priors.Kaiming(), likelihoods.Categorical(), 20)
+    Posterior(model, AutoMeanFieldNormal(model, init_loc="net")).save(tmp_path / "p")
+    monkeypatch.setattr(program, "initial_loc", lambda *args: pytest.fail("a start was made"))
+    before = torch.get_rng_state()
+    loaded = Posterior.load(tmp_path / "p")
+    assert torch.equal(torch.get_rng_state(), before)
+    x = torch.randn(6, 4)
+    wanted = Posterior(model, Posterior.load(tmp_path / "p").guide).predict(x, 3, seed=1)
+    assert torch.equal(loaded.predict(x, 3, seed=1), wanted)
+    assert torch.equal(loaded.guide.marginals()[0][:20], model.template.get_parameter("layers.0.weight").flatten())

@@ -21,7 +21,7 @@ from pyro_bnn.posterior import Posterior
 
 
 def _programs(work: Work) -> tuple[Any, Any]:
-    model = BNN(work.net(), priors.Kaiming(), likelihoods.Categorical(), work.num_data)
+    model = BNN(work.net(), priors.Kaiming(), likelihoods.Categorical(), work.num_data, keep_values=False)
     return model, AutoMeanFieldNormal(model)
 
 

@@ -25,7 +25,9 @@ starts of the sites before them, not at their draws.
 """
 
 import math
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -35,7 +37,18 @@ from torch.nn import functional as F
 
 from pyro_bnn.common.sites import innermost
 
-__all__ = ["DEFAULT_LOC", "DEFAULT_RHO", "INIT_LOCS", "default_scale", "initial_loc", "is_real", "start_of"]
+__all__ = [
+    "DEFAULT_LOC",
+    "DEFAULT_RHO",
+    "INIT_LOCS",
+    "any_start",
+    "default_scale",
+    "initial_loc",
+    "is_real",
+    "start_of",
+    "starts_matter",
+    "starts_overwritten",
+]
 
 DEFAULT_LOC = "default"
 """The default start of the means."""
@@ -67,7 +80,12 @@ def _moments(prior: Distribution) -> tuple[Tensor, Tensor] | None:
         mean, sd = prior.mean, prior.stddev
     except NotImplementedError:
         return None
-    return (mean, sd) if bool(torch.isfinite(mean).all() and torch.isfinite(sd).all()) else None
+    return (mean, sd) if all(bool(torch.isfinite(_once(part)).all()) for part in (mean, sd)) else None
+
+
+def _once(tensor: Tensor) -> Tensor:
+    """Return the numbers of an expanded tensor once."""
+    return tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())]
 
 
 def _uniform(prior: Distribution, hints: dict[str, Any]) -> Tensor:
@@ -96,7 +114,10 @@ def _torch(prior: Distribution, hints: dict[str, Any]) -> Tensor:
 
 def _net(prior: Distribution, hints: dict[str, Any]) -> Tensor:
     if "value" not in hints:
-        raise ValueError("init_loc='net' needs a network's own values, which only the weights of a BNN have")
+        raise ValueError(
+            "init_loc='net' needs a network's own values, which only the weights of a BNN have that keeps them "
+            "(keep_values=True)"
+        )
     return hints["value"].clone()  # type: ignore[no-any-return]
 
 
@@ -153,6 +174,41 @@ INIT_LOCS: dict[str, Callable[[Distribution, dict[str, Any]], Tensor]] = {
 def initial_loc(how: str, prior: Distribution, hints: dict[str, Any]) -> Tensor:
     """Return the initial value of a site in its own space."""
     return INIT_LOCS[how](prior, hints)
+
+
+class _Starts(threading.local):
+    """Whether it matters in this thread where guides start."""
+
+    matter = True
+
+
+_starts = _Starts()
+
+
+@contextmanager
+def starts_overwritten() -> Iterator[None]:
+    """Build guides inside whose parameters are about to be overwritten: no start is drawn for the weights of a BNN."""
+    before, _starts.matter = _starts.matter, False
+    try:
+        yield
+    finally:
+        _starts.matter = before
+
+
+def any_start(prior: Distribution) -> Tensor:
+    """Return some value of a site, in little memory."""
+    if not is_real(prior.support):
+        return prior.sample()
+    try:
+        mean: Tensor = prior.mean
+    except NotImplementedError:
+        return prior.sample()
+    return mean.new_zeros(()).expand(prior.batch_shape + prior.event_shape)
+
+
+def starts_matter() -> bool:
+    """Return whether guides are built to be trained, not to be overwritten."""
+    return _starts.matter
 
 
 def start_of(model: Any, how: str) -> str:

@@ -32,6 +32,7 @@ from torch.distributions import Distribution
 from torch.distributions.utils import lazy_property
 
 from pyro_bnn.common.as_written import as_written
+from pyro_bnn.common.kept import kept
 from pyro_bnn.common.renamed import renamed
 from pyro_bnn.common.turns import in_turn
 from pyro_bnn.guides.base import Role, SiteView
@@ -294,7 +295,7 @@ class AutoMeanFieldNormal(FlatGuide):
         with self._pyro_context:
             for group, sizes in self._sizes.items():
                 loc = self._flat(group, "loc")  # (P,)
-                scale = self.scale_of(self._flat(group, "rho"))  # (P,)
+                scale = kept(self.scale_of, self._flat(group, "rho"))  # (P,)
                 draw = torch.addcmul(loc, scale, torch.randn_like(loc))  # (P,)
                 flats[group], pieces[group] = (loc, scale), iter(draw.split(sizes))
         for name, place in self._places.items():

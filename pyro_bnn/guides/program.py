@@ -13,7 +13,7 @@ from torch.distributions import biject_to
 from pyro_bnn.common.modules import untouched
 from pyro_bnn.common.sites import is_subsample
 from pyro_bnn.common.turns import in_turn
-from pyro_bnn.guides.init import initial_loc, says_its_weights
+from pyro_bnn.guides.init import any_start, initial_loc, says_its_weights, starts_matter
 
 __all__ = ["bijection", "check_global", "latent_trace", "name_parameters", "new_name", "rename"]
 
@@ -39,6 +39,15 @@ class _AtTheirStarts(Messenger):
         with torch.no_grad():
             drawn = msg["fn"].sample()
             msg["value"] = initial_loc(self.init_loc, msg["fn"], msg["infer"].get("init", {})).to(drawn)
+
+
+@final
+class _Anywhere(Messenger):
+    """Give every site some value without drawing it."""
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["value"] is None and not _hidden(msg):
+            msg["value"] = any_start(msg["fn"])
 
 
 @in_turn
@@ -68,13 +77,14 @@ def latent_trace(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init
             except ValueError as error:  # Pyro appends a table of shapes
                 raise ValueError(str(error).partition("Trace Shapes:")[0].strip()) from error
         else:
-            trace = poutine.block(poutine.trace(poutine.block(program, _hidden)).get_trace)()
+            started = program if starts_matter() else _Anywhere()(program)
+            trace = poutine.block(poutine.trace(poutine.block(started, _hidden)).get_trace)()
     sites = dict(trace.iter_stochastic_nodes())
     if not sites:
         raise ValueError("the model has no latent site: a guide needs at least one unobserved pyro.sample")
     for name, site in sites.items():
         check_global(name, site, full_plates)
-        if program is not None:
+        if program is not None and starts_matter():
             start: Any = site
             value = initial_loc(init_loc, start["fn"], start["infer"].get("init", {}))
             start["value"] = value.to(start["value"])

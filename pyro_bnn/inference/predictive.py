@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from pyro_bnn.common.contract import Guide, contract_of
+from pyro_bnn.common.kept import Kept
 from pyro_bnn.common.modules import evaluation_mode, reachable_modules
 from pyro_bnn.common.sites import is_subsample
 from pyro_bnn.common.turns import OwnRandomness, in_turn
@@ -232,9 +233,11 @@ def predictive_draws(
     randomness, hands = OwnRandomness(seed), _Hands(model, guide)
     ranks = evaluating_ranks() if plug_in or seed is not None else None  # who draw the same weights
     known = reachable_modules(model, guide)
+    shared_by_draws = Kept()
     for _ in range(num_samples):
         with randomness.turn(), within(), torch.no_grad(), evaluation_mode(known=known), poutine.block(), hands.dealt():
-            latents = _latents(model, guide, first_rows(x), plug_in)
+            with shared_by_draws.open():
+                latents = _latents(model, guide, first_rows(x), plug_in)
             shared = None if ranks is None else _shared_draw(ranks, model, latents, parts)
             ranks = None if shared is None else ranks
             draw = _one_draw(model, latents, parts) if shared is None else shared

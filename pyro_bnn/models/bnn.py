@@ -258,6 +258,8 @@ class BNN(PyroModule):
     :param random: which parameters are random: patterns, module types or predicates. Default: all but those of
         normalisation layers.
     :param deterministic: which of those to leave out again.
+    :param keep_values: whether the copy keeps the random parameters' own values, one number per weight. They are where
+        a guide with `init_loc="net"` starts; nothing else needs them, once the priors are made.
 
     >>> import torch
     >>> from pyro_bnn.models import BNN, likelihoods, priors
@@ -279,8 +281,11 @@ class BNN(PyroModule):
         *,
         random: Selector | Sequence[Selector] | None = None,
         deterministic: Selector | Sequence[Selector] | None = None,
+        keep_values: bool = True,
     ) -> None:
         super().__init__(name=f"BNN{next(_SERIAL)}")
+        if not isinstance(keep_values, bool):
+            raise TypeError(f"keep_values={keep_values!r} is not allowed: give True or False")
         if isinstance(num_data, bool) or not isinstance(num_data, int) or num_data < 1:
             raise ValueError(f"num_data={num_data!r} is not a number of rows: pass the size of the training set, >= 1")
         if not isinstance(net, nn.Module):
@@ -329,7 +334,9 @@ class BNN(PyroModule):
         self._network_dtype: torch.dtype | None = None  # of the network's own arithmetic; None: as it is
         self._ran: set[bool] = set()  # the training modes in which gradients were asked for before
         self._reach_known = False  # whether it was looked at which weights the output depends on
+        self._keeps_values = keep_values
         self.priors()
+        self._forget_values()
         config = getattr(template, "config", None)
         misfit = _misfit(template, config) if isinstance(config, dict) else ""
         if misfit:
@@ -342,7 +349,7 @@ class BNN(PyroModule):
 
     @property
     def template(self) -> nn.Module:
-        """The copied network; the weights it holds are the ones it was built with."""
+        """The copied network; the weights it holds are the ones it was built with (zeros without `keep_values`)."""
         return cast(nn.Module, self._modules["net"])
 
     def priors(self) -> dict[str, Any]:
@@ -353,12 +360,32 @@ class BNN(PyroModule):
         if known is None or known[:2] != place[:2] or known[2] is not self.prior:
             owners = _owners(self.template)
             self._priors = {name: self._prior_of(name, *owners[name]) for name in self.random_names}
-            self._hints = {
-                name: {"fan_in": torch_fan_in(*owners[name]), "value": owners[name][1].detach()}
-                for name in self.random_names
-            }
+            self._hints = {name: {"fan_in": torch_fan_in(*owners[name])} for name in self.random_names}
+            for name, hints in self._hints.items() if self._keeps_values else ():
+                hints["value"] = owners[name][1].detach()
             self._priors_at = place
         return self._priors
+
+    def _forget_values(self) -> None:
+        """Let the network's random parameters be one zero each in their shapes, unless their values are kept."""
+        for name in () if self._keeps_values else self.random_names:
+            parameter = self.template.get_parameter(name)
+            parameter.data = parameter.new_zeros(()).expand(parameter.shape)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """
+        Copy a state dict into the model, as torch does; values that are not kept go nowhere.
+
+        :param state_dict: what `state_dict` returned.
+        :param strict: whether names must agree.
+        :param assign: whether to take the tensors themselves.
+        """
+        if self._keeps_values:
+            return super().load_state_dict(state_dict, strict, assign)
+        places = [(place, self.template.get_parameter(n)) for n in self.random_names for place in self._places[n]]
+        room = {place: nn.Parameter(torch.empty(p.shape, dtype=p.dtype, device=p.device), False) for place, p in places}
+        with _in_place(self.template, room):
+            return super().load_state_dict(state_dict, strict, assign)
 
     def sample_weights(self) -> dict[str, Tensor]:
         """Run the latent part of the program: sample every random parameter from its prior."""
@@ -707,6 +734,7 @@ class BNN(PyroModule):
             if isinstance(module, PyroModule):
                 module._pyro_name = f"{name}.{path}" if path else name
         self._name_parameters()
+        self._forget_values()
 
     def _name_parameters(self) -> None:
         for name, parameter in self.named_parameters():

@@ -6,6 +6,7 @@ upper bound for what is built from the description: a network of more numbers th
 or members than there are, is refused before memory is taken for it.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,12 @@ def _check_info(info: Mapping[str, Any], path: str) -> None:
                 Standardiser.from_dict(info[key])
 
 
+def _is_finite(tensor: Tensor) -> bool:
+    if not tensor.is_floating_point() or not tensor.numel():
+        return bool(torch.isfinite(tensor).all())
+    return all(map(math.isfinite, torch.aminmax(tensor)))  # NaN is passed on; a tenth of isfinite's time
+
+
 def read_tensors(content: bytes, description: Mapping[str, Any], path: Path) -> dict[str, dict[str, Tensor]]:
     """Return the tensors of a `posterior.safetensors` by part (model, guide, store) and name."""
     encoding = description["encoding"]
@@ -116,7 +123,7 @@ def read_tensors(content: bytes, description: Mapping[str, Any], path: Path) -> 
         part, _, name = key.partition(":")
         if part not in state:
             raise BadFile(f"{path} holds {key!r:.80}, which is of no part of a posterior: {_AS_WRITTEN}")
-        if part == "guide" and not bool(torch.isfinite(tensor).all()):
+        if part == "guide" and not _is_finite(tensor):
             raise BadFile(f"{path}: {name!r:.80} holds NaN or infinity, from which nothing can be predicted")
         state[part][name] = tensor
     return state

@@ -37,6 +37,7 @@ from pyro_bnn.common.turns import alone
 from pyro_bnn.data.arrays import Inputs, first_rows
 from pyro_bnn.data.checks import suggest
 from pyro_bnn.data.standardise import Computed, Standardised, Standardiser, plain, same_scale
+from pyro_bnn.guides.init import starts_overwritten
 from pyro_bnn.inference.checkpoint import (
     is_serial,
     parameters_of,
@@ -837,7 +838,7 @@ class Posterior:
         state = read_tensors(contents[TENSORS], description, folder / TENSORS)
         entries = sum(tensor.numel() for part in state.values() for tensor in part.values())
         dtype = next((t.dtype for t in state["guide"].values() if t.is_floating_point()), torch.get_default_dtype())
-        with torch.random.fork_rng():  # what is built starts at random, and is filled below
+        with torch.random.fork_rng(), starts_overwritten():  # what is built is filled below
             built = model is None
             if model is None:
                 build = build_model or partial(rebuild.build_model, trust=trust, entries=entries)

@@ -85,6 +85,7 @@ def build_model(spec: Mapping[str, Any], trust: Collection[str] = (), *, entries
             _built("likelihoods", spec["likelihood"], trust),
             spec["num_data"],
             random=spec["random"],
+            keep_values=False,
         )
 
 

@@ -2,7 +2,9 @@
 
 import logging
 import math
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from pyro_bnn.guides.mean_field import AutoMeanFieldNormal
 from pyro_bnn.guides.softplus import softplus
 from pyro_bnn.inference.fit_state import Callback
 from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO, flat_kl
+from pyro_bnn.inference.graph import step as graph_step
 from pyro_bnn.inference.minibatch import MinibatchStep
 from pyro_bnn.inference.native import build, mean_field, use_kernel
 from pyro_bnn.inference.native.build import CHUNK, AdamRule, Kernel, Site, kernel
@@ -30,10 +33,12 @@ N = 60
 
 @pytest.fixture
 def native() -> Kernel:
-    found = kernel()
-    if found is None:
+    if build._compiler() is None:
         pytest.skip("there is no C compiler")
-    return found
+    if os.environ.get(build.SWITCH):
+        pytest.skip(f"{build.SWITCH} is set")
+    found = kernel()
+    return build._compiled_and_loaded() if found is None else found  # what is wrong with it fails the test
 
 
 @pytest.fixture
@@ -43,6 +48,13 @@ def anew() -> Iterator[None]:
     build._FOUND.clear()
     yield
     build._FOUND[:] = before
+
+
+@pytest.fixture
+def quickly(native: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the compiler's work be a copy of what it made before."""
+    made = build.compile_kernel(cache_folder()).read_bytes()
+    monkeypatch.setattr(build, "_run_compiler", lambda compiler, options, out: out.write_bytes(made) and None)
 
 
 def made_noise(native: Kernel, size: int, generator: torch.Generator) -> Tensor:
@@ -349,6 +361,23 @@ def test_a_long_vector_s_recording_is_checked_by_a_digest(native: Kernel, monkey
     assert torch.equal(refused[2], eager[2])
 
 
+def test_a_long_vector_s_memory_is_given_back_while_the_program_runs_beside(
+    native: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_step, "KEPT_SIZE", 16)
+    found: list[tuple[bool, bool]] = []  # whether buffers were there before, and when the program ran beside
+    give_back = graph_step._Recorded.give_back
+
+    def watched(recorded: Any) -> None:
+        before = "draw" in recorded.buffers
+        give_back(recorded)
+        found.append((before, "draw" in recorded.buffers))
+
+    monkeypatch.setattr(graph_step._Recorded, "give_back", watched)
+    assert trained(adam, True)[3] == 1
+    assert found == [(True, False)] * 4  # at runs 1, 2, 4, 8
+
+
 @pytest.mark.parametrize("guide", [{"max_scale": 0.5}, {"groups": "site"}, {"freeze": "scale"}])
 def test_other_guides_are_left_to_torch(native: Kernel, guide: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mean_field, "_kernel", lambda: pytest.fail("the kernel was used"))
@@ -425,12 +454,61 @@ def test_the_environment_switches_it_off(anew: None, monkeypatch: pytest.MonkeyP
 
 def test_a_folder_that_others_write_to_is_not_trusted(native: Kernel, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    with pytest.raises(RuntimeError, match="other users"):
+    with pytest.raises(PermissionError, match="other users"):
         build.compile_kernel(tmp_path)
     tmp_path.chmod(0o700)
     path = build.compile_kernel(tmp_path)
     assert build.compile_kernel(tmp_path) == path
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_file_that_is_not_whole_is_not_loaded(quickly: None, tmp_path: Path) -> None:
+    path = build.compile_kernel(tmp_path)
+    whole = path.read_bytes()
+    for content in (b"", whole[: len(whole) // 2], whole[:-1] + bytes([whole[-1] ^ 1])):
+        path.write_bytes(content)
+        assert build.compile_kernel(tmp_path) == path
+        assert path.read_bytes() == whole
+        assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_machines_that_share_a_folder_have_files_of_their_own(
+    quickly: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = build.compile_kernel(tmp_path)
+    monkeypatch.setattr(build, "_machine", lambda: "another")
+    assert build.compile_kernel(tmp_path) != path
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_processes_that_compile_at_once_leave_one_file(quickly: None, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(3) as pool:  # all compile: there is nothing yet
+        paths = set(pool.map(build.compile_kernel, [tmp_path] * 3))
+    assert [tmp_path / p.name for p in tmp_path.iterdir()] == list(paths)
+
+
+@pytest.mark.parametrize("why", ["full", "no home"])
+def test_without_a_folder_to_write_to_it_is_compiled_for_this_process(
+    quickly: None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    if why == "full":
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # no folder can be made there by anybody
+    else:
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setattr(build.Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home directory")))
+    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
+    with caplog.at_level(logging.INFO, "pyro_bnn"):
+        found = build._compiled_and_loaded()
+    assert found.makes_noise
+    assert "is not kept" in caplog.text
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_windows_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build.os, "name", "nt")
+    with pytest.raises(RuntimeError, match="not compiled on"):
+        build.compile_kernel(tmp_path)
 
 
 def test_a_kernel_that_computes_something_else_is_not_used(native: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:

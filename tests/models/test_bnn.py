@@ -633,3 +633,47 @@ def test_a_parameter_that_has_gone_is_named() -> None:
     del model.template.get_submodule(path)._parameters[last]
     with pytest.raises(ValueError, match=f"no parameter '{name}' any more"):
         model(classes()[0])
+
+
+# -- without the network's own values --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["mlp", "tied", "batch_norm"])
+def test_a_model_that_keeps_no_values_is_the_same_program_in_less_memory(name: str) -> None:
+    torch.manual_seed(0)
+    net = NETWORKS[name]()
+    kept, bare = make(net), make(net, keep_values=False)
+    for parameter in (bare.template.get_parameter(n) for n in bare.random_names):
+        assert parameter.untyped_storage().nbytes() == parameter.element_size()
+        assert not parameter.any()
+    guides = []
+    for model in (kept, bare):
+        torch.manual_seed(1)
+        guides.append(AutoMeanFieldNormal(model))
+    assert all(map(torch.equal, guides[0].parameters(), guides[1].parameters()))
+    weights = weights_of(kept)
+    x, _ = classes()
+    outputs = [model.eval().output(x, weights) for model in (kept, bare, copy.deepcopy(bare))]
+    assert torch.equal(outputs[0], outputs[1])
+    assert torch.equal(outputs[0], outputs[2])
+
+
+def test_a_model_that_keeps_no_values_is_copied_and_its_state_restored() -> None:
+    model = make("batch_norm", keep_values=False)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    norm: Any = model.template[1]  # type: ignore[index]
+    norm.running_mean.fill_(3.0)
+    with pytest.raises(RuntimeError, match="Missing"):
+        model.load_state_dict({})
+    model.load_state_dict(state)
+    assert not norm.running_mean.any()
+    for other in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        sizes = [other.template.get_parameter(name).untyped_storage().nbytes() for name in other.random_names]
+        assert sizes == [4] * len(sizes)
+
+
+def test_a_guide_cannot_start_from_values_that_are_not_kept() -> None:
+    with pytest.raises(ValueError, match="keep_values=True"):
+        AutoMeanFieldNormal(make(keep_values=False), init_loc="net")
+    with pytest.raises(TypeError, match="give True or False"):
+        make(keep_values=1)

@@ -37,6 +37,7 @@ Key: TypeAlias = Any
 
 _MAX_CONSTANT = 1 << 24  # elements of a tensor that is worth keeping between steps
 _MAX_FILLED = 1 << 16
+_LITERAL = 4  # a longer list of numbers is made once
 
 _SAME = {aten.alias.default, aten.detach.default, aten.lift_fresh.default}
 _LAYOUT = {aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.reshape.default}
@@ -478,10 +479,14 @@ def _frozen(value: Any) -> Key:
     return (type(value), value)
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float))
+
+
 def _source(value: Any, names: Mapping[Node, str], scope: dict[str, Any]) -> str:
     if isinstance(value, Node):
         return names[value]
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple)) and (len(value) <= _LITERAL or not all(map(_is_number, value))):
         return "[" + ", ".join(_source(v, names, scope) for v in value) + "]"
     if value is None or isinstance(value, (bool, int, str)):
         return repr(value)

@@ -51,7 +51,7 @@ from pyro_bnn.inference.graph.private import private
 from pyro_bnn.inference.graph.recording import NotRecordable, Recorder, Writes
 from pyro_bnn.inference.kl import _PerDatum, _ScaleKL
 from pyro_bnn.inference.native.build import kernel
-from pyro_bnn.inference.native.mean_field import Deferred, Digest, checking, recording_run, without_gradients
+from pyro_bnn.inference.native.mean_field import KEPT_SIZE, Deferred, Digest, checking, recording_run, without_gradients
 from pyro_bnn.inference.reparam import Flipout, LocalReparameterization, calls_of
 from pyro_bnn.inference.sites import ParamSite, StepResult, param_sites
 
@@ -312,6 +312,11 @@ class _Recorded:
         (deferred,) = {grad for grad in grads if isinstance(grad, Deferred)}
         made = [(leaf, g) for leaf, g in zip(self.leaves, grads, strict=True) if g is not deferred]
         return StepResult(loss, nll, [leaf for leaf, _ in made], [g for _, g in made], self.params, deferred)
+
+    def give_back(self) -> None:
+        """Give back the memory that long vectors of the last run lie in: another run is about to need as much."""
+        for name in [name for name, buffer in self.buffers.items() if buffer.numel() > KEPT_SIZE]:
+            del self.buffers[name]
 
     def run_beside(self, run: _Run, tensors: Sequence[Tensor], weights: Sequence[Tensor]) -> StepResult:
         """Run on what an eager run was made on, with gradients left out where that has none to compare with."""
@@ -578,6 +583,7 @@ class RecordedSteps:
         may_defer: bool,
     ) -> StepResult | None:
         """Run a step both ways; if they differ, the program is right, and the recording is not used again."""
+        recorded.give_back()
         with pyro.validation_enabled(False):
             run = _run_eagerly(step, watch=False)
         run.rewind()

@@ -2,9 +2,11 @@
 Compile `mean_field.c`, keep the result in the user's cache, load it, and test it against torch.
 
 It is compiled at its first use with the C compiler of the machine (`$CC`, cc, gcc, clang), in about two seconds, into
-`$XDG_CACHE_HOME/pyro_bnn` (default `~/.cache/pyro_bnn`), under a name made of its source, compiler, options and
-processor. Without a compiler, on processors other than CPUs, or with `PYRO_BNN_KERNEL=off` in the environment, steps
-are made of torch's operations and give the same numbers but for rounding.
+`$XDG_CACHE_HOME/pyro_bnn` (default `~/.cache/pyro_bnn`), under a name made of its source, compiler, options, processor
+and C library, so that machines may share a folder, and of its own content: a file that is not whole has another name
+than it should, is not loaded, and is compiled anew. Where there is no such folder to write to, it is compiled by every
+process for itself. Without a compiler, on processors other than CPUs, on Windows, or with `PYRO_BNN_KERNEL=off` in the
+environment, steps are made of torch's operations and give the same numbers but for rounding.
 
 When it is loaded three things are tested, in a few milliseconds: that its values are those of torch's operations, that
 its noise is torch's own stream to the bit, and that its step of Adam is that of torch's fused kernel to the bit. The
@@ -24,7 +26,7 @@ import tempfile
 from collections.abc import Sequence
 from logging import getLogger
 from pathlib import Path
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -58,6 +60,9 @@ class Site(ctypes.Structure):
         ("prior_loc", ctypes.c_float),
         ("prior_inv_scale", ctypes.c_float),
     )
+
+
+Sites: TypeAlias = Sequence[Site] | ctypes.Array[Site]
 
 
 class AdamRule(ctypes.Structure):
@@ -147,14 +152,15 @@ class Kernel:
         size = loc.numel()
         return _Work(size=size, chunk=CHUNK, last=self.chunks(size), loc=_pointer(loc), rho=_pointer(rho))
 
-    def _do(self, work: _Work, sites: Sequence[Site] | None) -> None:
-        array = (Site * len(sites or ()))(*(sites or ()))  # lives until the end of this call, as the pointer has to
+    def _do(self, work: _Work, sites: Sites | None) -> None:
+        # an array lives until the end of this call, as the pointer has to
+        array = sites if isinstance(sites, ctypes.Array) else (Site * len(sites or ()))(*(sites or ()))
         work.sites = None if sites is None else ctypes.addressof(array)
         self._run(ctypes.byref(work), self._parallel, torch.get_num_threads())
 
     def draw(
         self,
-        sites: Sequence[Site],
+        sites: Sites,
         loc: Tensor,
         rho: Tensor,
         out: Tensor,
@@ -171,7 +177,7 @@ class Kernel:
 
     def gradients(
         self,
-        sites: Sequence[Site],
+        sites: Sites,
         loc: Tensor,
         rho: Tensor,
         kl_gradient: float,
@@ -263,13 +269,14 @@ def _compiler() -> str | None:
     return next((found for name in (wanted, "cc", "gcc", "clang") if name and (found := shutil.which(name))), None)
 
 
-def _processor() -> str:
+def _machine() -> str:
+    """Return what a compiled file depends on beside source and compiler; the machine's name where that is not known."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+        flags = next((line for line in lines if line.startswith(("flags", "Features"))), platform.node())
     except OSError:
-        flags = ""
-    return f"{platform.machine()} {platform.processor()} {flags}"
+        flags = platform.node()
+    return f"{platform.machine()} {platform.processor()} {platform.libc_ver()} {flags}"
 
 
 def _run_compiler(compiler: str, options: Sequence[str], out: Path) -> str | None:
@@ -279,32 +286,68 @@ def _run_compiler(compiler: str, options: Sequence[str], out: Path) -> str | Non
     return None if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"
 
 
+def _content(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:24]
+
+
+def _is_ours(place: Path) -> None:
+    """Refuse a place that others may write to: what is loaded from there runs as ourselves."""
+    about = place.stat()
+    if about.st_uid != os.getuid() or about.st_mode & 0o022:
+        raise PermissionError(f"{place} can be written to by other users")
+
+
 def compile_kernel(folder: Path) -> Path:
-    """Return the compiled kernel in a folder, compiled if it is not there; RuntimeError where that fails."""
+    """
+    Return the compiled kernel in a folder, compiled if it is not there whole.
+
+    Raises OSError where the folder is not to be used, RuntimeError where there is nothing to compile with.
+    """
+    if os.name != "posix":
+        raise RuntimeError(f"the kernel is not compiled on {platform.system()}")
     compiler = _compiler()
     if compiler is None:
         raise RuntimeError("there is no C compiler (cc, gcc or clang; or name one with CC)")
-    parts = (SOURCE.read_text(), compiler, str(os.stat(compiler).st_mtime_ns), *_OPTIONS, *_WIDE, _processor())
-    path = folder / f"mean_field-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.so"
+    parts = (SOURCE.read_text(), compiler, str(os.stat(compiler).st_mtime_ns), *_OPTIONS, *_WIDE, _machine())
+    stem = f"mean_field-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for place in (folder, *([path] if path.is_file() else [])):  # what is loaded here runs as ourselves
-        about = place.stat()
-        if about.st_uid != os.getuid() or about.st_mode & 0o022:
-            raise RuntimeError(f"{place} can be written to by other users")
-    if path.is_file():
-        return path
-    handle, partial = tempfile.mkstemp(prefix=path.stem, suffix=".partial", dir=folder)
+    _is_ours(folder)
+    for path in sorted(folder.glob(f"{stem}-*.so")):
+        _is_ours(path)
+        if path.name == f"{stem}-{_content(path)}.so":
+            return path
+        path.unlink(missing_ok=True)
+    handle, name = tempfile.mkstemp(prefix=stem, suffix=".partial", dir=folder)
     os.close(handle)
+    partial = Path(name)
     try:
-        failure = _run_compiler(compiler, (*_OPTIONS, *_WIDE), Path(partial))
+        failure = _run_compiler(compiler, (*_OPTIONS, *_WIDE), partial)
         if failure is not None:  # not every compiler knows every option
-            failure = _run_compiler(compiler, _OPTIONS, Path(partial))
+            failure = _run_compiler(compiler, _OPTIONS, partial)
         if failure is not None:
             raise RuntimeError(f"{compiler} failed: {failure}")
+        path = folder / f"{stem}-{_content(partial)}.so"
         os.replace(partial, path)
     finally:
-        Path(partial).unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
     return path
+
+
+def _compiled_and_loaded() -> Kernel:
+    """Return the kernel from the user's cache, or from a folder of this process where there is none to write to."""
+    try:
+        return Kernel(compile_kernel(_cache()))
+    except OSError as error:
+        log.info("the compiled kernel is not kept: %s", error)
+        with tempfile.TemporaryDirectory(prefix="pyro_bnn-") as folder:
+            return Kernel(compile_kernel(Path(folder)))
+
+
+def _cache() -> Path:
+    try:
+        return cache_folder()
+    except RuntimeError as error:  # nobody knows where this user's home is
+        raise FileNotFoundError(str(error)) from error
 
 
 # -- the one of this process -------------------------------------------------------------------------------------
@@ -342,7 +385,7 @@ def _load() -> Kernel | None:
     if os.environ.get(SWITCH, "").lower() in ("off", "0", "false", "no"):
         return None
     try:
-        return Kernel(compile_kernel(cache_folder()))
+        return _compiled_and_loaded()
     except Exception as error:  # whatever goes wrong, torch's operations compute the same
         first = str(error).strip().partition("\n")[0]
         log.info("steps of wide networks run without the compiled kernel: %s: %s", type(error).__name__, first)

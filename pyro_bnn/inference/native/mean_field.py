@@ -12,10 +12,12 @@ before, and the gradients of loc and rho are not written out but left to be made
 optimizer whose step the kernel knows moves both in the same pass.
 """
 
+import ctypes
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast, final, runtime_checkable
 
 import torch
@@ -76,7 +78,7 @@ class Digest(NamedTuple):
     places: list[int]
 
 
-_RANGE = 64
+_RANGE = 16
 _EVERY = 257
 
 
@@ -160,9 +162,21 @@ def _buffer(name: str, size: int, dtype: torch.dtype) -> Tensor:
     return found
 
 
-def _sites(stops: Sequence[int], locs: Numbers, invs: Numbers, gradients: Sequence[Tensor | None] = ()) -> list[Site]:
-    pointers = [None if g is None else g.data_ptr() for g in gradients] or [None] * len(stops)
-    return [Site(*fields) for fields in zip(pointers, stops, locs, invs, strict=True)]
+@lru_cache(maxsize=64)
+def _sites_of(stops: tuple[int, ...], locs: tuple[float, ...], invs: tuple[float, ...]) -> ctypes.Array[Site]:
+    """Return sites without gradients, which nobody writes to."""
+    return (Site * len(stops))(*(Site(None, *fields) for fields in zip(stops, locs, invs, strict=True)))
+
+
+def _sites(
+    stops: Sequence[int], locs: Numbers, invs: Numbers, gradients: Sequence[Tensor | None] = ()
+) -> ctypes.Array[Site]:
+    sites = _sites_of(tuple(stops), tuple(locs), tuple(invs))
+    if gradients:
+        sites = type(sites).from_buffer_copy(sites)
+        for site, gradient in zip(sites, gradients, strict=True):
+            site.gradient = None if gradient is None else gradient.data_ptr()
+    return sites
 
 
 def draw(
@@ -240,16 +254,22 @@ class Deferred:
     def digest(self, *stand_ins: Tensor) -> Digest:
         """Return a summary of both gradients without making room for them."""
         size, chunks = self.loc.numel(), Kernel.chunks(self.loc.numel())
+        firsts = range(0, chunks, _RANGE)
+        # all room is made before: what a long loop leaves between blocks that come and go stays with the process
         rows = torch.empty(2, (_RANGE + 1) * CHUNK)
-        norms, samples = [], []
-        for first in range(0, chunks, _RANGE):
+        wide = torch.empty_like(rows, dtype=torch.float64)
+        norms, sample = torch.empty(2, len(firsts), dtype=torch.float64), torch.empty(2, size // _EVERY + len(firsts))
+        taken = 0
+        for i, first in enumerate(firsts):
             last = min(first + _RANGE, chunks)
             start, stop = first * CHUNK, size if last == chunks else last * CHUNK
             self._do(out=rows, chunks=(first, last))
             found = rows[:, : stop - start]
-            norms.append(torch.linalg.vector_norm(found, dim=1, dtype=torch.float64))
-            samples.append(found[:, ::_EVERY].flatten())
-        return Digest(torch.cat(norms), torch.cat(samples), [t.data_ptr() for t in stand_ins])
+            torch.linalg.vector_norm(wide[:, : stop - start].copy_(found), dim=1, out=norms[:, i])
+            some = found[:, ::_EVERY]
+            sample[:, taken : taken + some.shape[1]] = some
+            taken += some.shape[1]
+        return Digest(norms, sample[:, :taken], [t.data_ptr() for t in stand_ins])
 
     def step(self, optimizer: KnowsAdam) -> bool:
         """Move loc and rho by a step of the optimizer, if the kernel knows it; return whether it does."""
@@ -299,21 +319,21 @@ def outputs(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
 # ---------------------------------------------------------------------------------------------------- as operations
 
 _NUMBERS = "int[] stops, float[] prior_loc, float[] prior_inv_scale"
-_library = torch.library.Library("pyro_bnn", "DEF")
-_library.define(
+_OPERATIONS = torch.library.Library("pyro_bnn", "DEF")
+_OPERATIONS.define(
     f"mean_field_draw(Tensor loc, Tensor rho, {_NUMBERS}) -> (Tensor, Tensor, Tensor)",
     tags=(torch.Tag.nondeterministic_seeded,),
 )
-_library.define(
+_OPERATIONS.define(
     "mean_field_gradients(Tensor?[] of_sites, Tensor of_kl, Tensor loc, Tensor rho, Tensor noise, "
     f"{_NUMBERS}) -> (Tensor, Tensor)"
 )
-_library.define(
+_OPERATIONS.define(
     "normal_outputs(Tensor mean, Tensor variance) -> (Tensor, Tensor)", tags=(torch.Tag.nondeterministic_seeded,)
 )
-_library.impl("normal_outputs", outputs, "CPU")
-_library.impl("mean_field_draw", draw, "CPU")
-_library.impl("mean_field_gradients", gradients, "CPU")
+_OPERATIONS.impl("normal_outputs", outputs, "CPU")
+_OPERATIONS.impl("mean_field_draw", draw, "CPU")
+_OPERATIONS.impl("mean_field_gradients", gradients, "CPU")
 
 DRAW = torch.ops.pyro_bnn.mean_field_draw.default
 OUTPUTS = torch.ops.pyro_bnn.normal_outputs.default
