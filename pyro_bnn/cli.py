@@ -563,7 +563,7 @@ def sweep_settings(
 @app.command()
 def predict(
     run: Annotated[str, typer.Argument(help=_RUN)],
-    file: Annotated[Path, typer.Argument(help="An .npz, .npy, .png or .jpg file, or a folder of images.")],
+    file: Annotated[Path, typer.Argument(help="A .csv, .npz, .npy, .png or .jpg file, or a folder of images.")],
     threshold: Annotated[float, typer.Option(help='Answers less probable than this become "don\'t know".')] = 0.5,
     num_samples: Annotated[int, typer.Option(min=1, help="Draws.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
