@@ -58,7 +58,7 @@ def test_columns_of_a_frame_are_found_by_name_wherever_it_is_handed_in(run: Path
     assert torch.equal(
         posterior.interval(mixed, 0.9, 20, seed=0).lower, posterior.interval(rows, 0.9, 20, seed=0).lower
     )
-    with pytest.raises(ValueError, match="x has no column 'age'.*did you mean 'aged'.*it has area, aged"):
+    with pytest.raises(ValueError, match=r"x has no column 'age'.*did you mean 'aged'.*it has area, aged"):
         posterior.predict(table.rename(columns={"age": "aged"})[["area", "aged"]])
 
 
