@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast, final, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, final, overload, runtime_checkable
 
 import numpy as np
 import pyro
@@ -279,12 +279,22 @@ class Posterior:
 
     # -- predicting ----------------------------------------------------------------------------------------------
 
-    def standardise(self, x: Any, *, standardised: bool | None = None) -> Tensor:
+    @overload
+    def standardise(self, x: tuple[Any, ...], *, standardised: bool | None = None) -> tuple[Tensor, ...]: ...
+
+    @overload
+    def standardise(self, x: Any, *, standardised: bool | None = None) -> Tensor: ...
+
+    def standardise(self, x: Any, *, standardised: bool | None = None) -> Inputs:
         """
         Put raw inputs on the scale that the model was trained on; what is there already stays as it is.
 
+        Several inputs, a tuple, stay as they are: a posterior knows the scale of one.
+
         :param standardised: whether x is on that scale; default what x says, and raw if it does not.
         """
+        if isinstance(x, tuple):
+            return tuple(_tensor(member, "x") for member in x)
         values, scale = self._rows(x), self._scale("standardiser")
         if scale is None:
             return values
