@@ -607,14 +607,14 @@ def predict(
     columns = [key for key in rows[0] if key != "probabilities"]
     table = Table()
     for key in columns:
-        table.add_column(key, justify="left" if key in ("input", "answer") else "right", no_wrap=key != "input")
+        table.add_column(key, justify="left" if key in ("input", "answer") else "right", no_wrap=True)
     if "probabilities" in rows[0]:
         table.add_column("likeliest classes")
     for row in rows:
         cells = [_cell(row[key]) for key in columns]
         likeliest = sorted(row.get("probabilities", {}).items(), key=lambda pair: -pair[1])[:3]
         table.add_row(*cells, *([", ".join(f"{name} {p:.2f}" for name, p in likeliest)] if likeliest else []))
-    _console().print(table)
+    _wide_enough(table).print(table)
 
 
 def _cell(value: Any) -> str:
@@ -622,7 +622,9 @@ def _cell(value: Any) -> str:
         return ", ".join(_cell(v) for v in value)
     if value is None:
         return "-"
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.4f}" if abs(value) < 1000 else f"{value:.1f}"
 
 
 @app.command()

@@ -18,6 +18,7 @@ from pyro_bnn.analysis.scores.ood import accumulate, ood_scores, ood_table
 from pyro_bnn.analysis.scores.prior_check import prior_posterior
 from pyro_bnn.analysis.scores.selective import rejection_curve
 from pyro_bnn.analysis.scores.signal_to_noise import WeightSummary
+from pyro_bnn.common.shown import significant
 from pyro_bnn.data.arrays import Inputs, first_rows
 from pyro_bnn.data.standardise import plain, standardiser_of
 from pyro_bnn.inference.predictive import ClassDraw
@@ -47,13 +48,18 @@ class _Number:
     def write(self, value: float | None) -> str:
         if value is None or not math.isfinite(value):
             return "–"
-        return f"{100 * value:.{self.digits}f} %" if self.percent else f"{value:.{self.digits}f}"
+        return f"{100 * value:.{self.digits}f} %" if self.percent else self._plain(value)
 
     def between(self, interval: tuple[float, float] | None) -> str:
         if interval is None:
             return ""
-        low, high = (f"{(100 * v if self.percent else v):.{self.digits}f}" for v in interval)
-        return f"{low} – {high}" + (" %" if self.percent else "")
+        if self.percent:
+            return " – ".join(f"{100 * v:.{self.digits}f}" for v in interval) + " %"
+        return " – ".join(self._plain(v) for v in interval)
+
+    def _plain(self, value: float) -> str:
+        """Return a number with its digits after the point, which thousands need none of."""
+        return f"{value:.{self.digits}f}" if abs(value) < 1000 else significant(value, 5)
 
 
 _NUMBERS = {
@@ -158,7 +164,7 @@ def verdict(evaluation: Evaluation) -> str:
     s = evaluation.table["s_draws"]
     if isinstance(evaluation, RealEvaluation):
         # a law without a mean, such as Cauchy's, has no RMSE
-        error = f"an RMSE of {s['rmse']:.4g}" if "rmse" in s else f"a predictive NLL of {s['pred_nll']:.4g}"
+        error = f"an RMSE of {significant(s['rmse'])}" if "rmse" in s else f"a predictive NLL of {s['pred_nll']:.4g}"
         return (
             f"On {len(evaluation.y):,} test rows the average of {evaluation.num_samples} networks has {error}, and its "
             f"90 % intervals hold {100 * s['coverage_0.9']:.1f} % of the targets."
@@ -330,8 +336,8 @@ def largest_errors(evaluation: RealEvaluation) -> list[dict[str, str]]:
     return [
         {
             "row": str(i),
-            "observed": f"{float(y[i]):.4g}",
-            "predicted": f"{float(mean[i]):.4g} ± {float(sd[i]):.2g}",
+            "observed": significant(float(y[i])),
+            "predicted": f"{significant(float(mean[i]))} ± {significant(float(sd[i]), 2)}",
             "distance": f"{float(distance[i]):.1f} sd",
         }
         for i in distance.argsort(descending=True)[:_ERRORS].tolist()
