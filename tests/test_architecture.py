@@ -200,6 +200,18 @@ def test_old_names_work_and_say_the_new_one(old: str) -> None:
             assert getattr(module, name) is not None
 
 
+@pytest.mark.parametrize("old", MOVED)
+def test_an_old_name_that_is_imported_takes_no_public_name_away(old: str) -> None:
+    parent, _, child = old.rpartition(".")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        package = importlib.import_module(parent)
+        sys.modules.pop(old, None)
+        module = importlib.import_module(old)
+    public = child in getattr(package, "__all__", ())
+    assert (getattr(package, child) is module) == (not public)
+
+
 def test_the_links_lead_to_the_package() -> None:
     for name in LINKS:
         assert (ROOT / name).is_symlink()

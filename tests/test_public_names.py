@@ -24,7 +24,7 @@ INSIDE = {"cards", "cli", "common", "runs", "version"}
 
 
 def _names() -> Iterator[tuple[str, str, Any]]:
-    """Yield (module, name, value) of every public name, each object once, as they are before old paths are imported."""
+    """Yield (module, name, value) of every public name, each object once."""
     seen: set[int] = set()
     for room in ROOMS:
         module = importlib.import_module(room)

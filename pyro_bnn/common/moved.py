@@ -2,6 +2,8 @@
 Modules that have moved to another room: their old names work for one version, with a warning that names the new one.
 
 An old name is a module of its own that hands every attribute on; nothing is imported before an attribute is asked for.
+Python makes an imported module an attribute of its package; where the package has a function of that name by now
+(`pyro_bnn.inference.lmc`), the function stays.
 """
 
 import sys
@@ -61,6 +63,15 @@ MOVED: dict[str, tuple[str, ...]] = {
 """Old module -> the modules that hold its names now."""
 
 
+class _Package(ModuleType):
+    """A package whose own names are not replaced by modules that have moved away."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        moved = isinstance(value, ModuleType) and value.__name__ in MOVED
+        if not moved or isinstance(vars(self).get(name, value), ModuleType):
+            super().__setattr__(name, value)
+
+
 @final
 class _Finder(MetaPathFinder, Loader):
     """Finds modules under their old names."""
@@ -82,6 +93,7 @@ class _Finder(MetaPathFinder, Loader):
             raise AttributeError(f"module {old!r}, which has moved to {homes[0]}, has no attribute {attribute!r}")
 
         vars(module)["__getattr__"] = get
+        sys.modules[old.rpartition(".")[0]].__class__ = _Package
         return module
 
     def exec_module(self, module: ModuleType) -> None:

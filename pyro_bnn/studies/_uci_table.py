@@ -1,11 +1,11 @@
 """
 The table of the UCI sets, from the trials that were run: ours, and what was published, in columns of their own.
 
-    python -m pyro_bnn.studies._uci_table --run yacht,boston --methods ensemble --data-root DATA --out docs/studies
+    python -m pyro_bnn.studies._uci_table --run yacht,boston --methods ensemble --data-root DATA --page docs/uci.md
 
 runs what is missing of the sets and methods asked for (each trial is kept by its content, so that an interrupted
-command goes on at the set it was at), and writes `uci.table.csv`, `uci.table.json`, `uci.table.md` and `uci.table.svg`
-of all that is there. A set that was not run has no row.
+command goes on at the set it was at), and writes `uci.table.csv`, `uci.table.json` and `uci.table.svg` of all that is
+there, and the tables of the page `docs/uci.md`. A set that was not run has no row.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from pyro_bnn.common.files import write_text
+from pyro_bnn.common.files import insert_between, write_text
 from pyro_bnn.studies._uci_published import PUBLISHED, SETS
 from pyro_bnn.studies.study import Scale
 from pyro_bnn.studies.trials import default_store, run_trials, stored, took
@@ -27,6 +27,9 @@ from pyro_bnn.studies.uci import METHODS, sets_of, trial
 
 __all__ = ["as_csv", "as_markdown", "picture", "rows_of"]
 
+CHOSEN = "ensemble"
+"""The one method that is put beside the published ones."""
+RIVALS = ("VI", "MC dropout, grid", "SLANG")
 NOT_THE_SAME = "not the same splits"
 _SCORES = ("ll", "rmse", "crps", "cover50", "cover90", "cover95")
 _ALONE = {"ensemble": "single", "two layers": "two layers, single", "one noise level": "one noise level, single"}
@@ -73,30 +76,81 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table of test log-likelihoods, ours and the published ones, and that of our other scores."""
-    methods = list(dict.fromkeys(row["method"] for row in rows))
+def as_markdown(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the tables of the page by name: beside the published, the counts, our methods, and all scores."""
     ours = {(row["set"], row["method"]): row for row in rows}
-    same = [name for name, p in PUBLISHED.items() if p.standard]
-    others = [name for name, p in PUBLISHED.items() if not p.standard]
-    head = ["set", *methods, *(f"{n} (the same splits)" for n in same), *(f"{n} ({NOT_THE_SAME})" for n in others)]
-    lines = ["Mean test log-likelihood per row, in the units of the data (standard error); higher is better.", ""]
-    lines += [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    for data in [s for s in SETS if any(row["set"] == s for row in rows)]:
-        cells = [data]
-        for method in methods:
-            row = ours.get((data, method))
-            cells.append("" if row is None else f"{row['ll']:.2f} ({row['ll_se']:.2f})")
-        cells += [f"{p.ll[data]:.2f}" if data in (p := PUBLISHED[name]).ll else "" for name in (*same, *others)]
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "| set | method | splits | RMSE | CRPS | 50 % | 90 % | 95 % | seconds |", "|" + "---|" * 9]
-    for row in rows:
-        scores = f"{row['rmse']:.4g} ({row['rmse_se']:.2g}) | {row['crps']:.4g} ({row['crps_se']:.2g})"
-        cover = " | ".join(f"{100 * row[f'cover{level}']:.1f}" for level in (50, 90, 95))
-        lines.append(
-            f"| {row['set']} | {row['method']} | {row['splits']} | {scores} | {cover} | {row['seconds']:.0f} |"
-        )
-    return "\n".join(lines) + "\n"
+    sets = [data for data in SETS if (data, CHOSEN) in ours]
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    published = {
+        f"{name} ({'the same splits' if p.standard else NOT_THE_SAME})": p.ll
+        for name, p in sorted(PUBLISHED.items(), key=lambda item: not item[1].standard)
+    }
+    beside = [
+        [
+            data,
+            _with_error(ours[data, CHOSEN], "ll"),
+            *(f"{ll[data]:.2f}" if data in ll else "" for ll in published.values()),
+        ]
+        for data in sets
+    ]
+    counts = [
+        [method, name, str(len(apart)), *(str(sum(map(test, apart))) for test in (_is_level, _is_above, _is_ahead))]
+        for method in methods
+        for name in RIVALS
+        if (apart := _apart({data: ours[data, method] for data in SETS if (data, method) in ours}, name))
+    ]
+    among = [
+        [data, *(_with_error(ours[data, method], "ll") if (data, method) in ours else "" for method in methods)]
+        for data in sets
+    ]
+    scores = [
+        [
+            row["set"],
+            row["method"],
+            str(row["splits"]),
+            *(_with_error(row, score, ".4g", ".2g") for score in ("rmse", "crps")),
+            *(f"{100 * row[f'cover{level}']:.1f}" for level in (50, 90, 95)),
+            f"{row['seconds']:.0f}",
+        ]
+        for row in rows
+    ]
+    return {
+        "published": _table(["set", CHOSEN, *published], beside),
+        "counts": _table(["method", "beside", "sets", "level", "above", "ahead"], counts),
+        "methods": _table(["set", *methods], among),
+        "scores": _table(["set", "method", "splits", "RMSE", "CRPS", "50 %", "90 %", "95 %", "CPU seconds"], scores),
+    }
+
+
+def _with_error(row: Mapping[str, Any], score: str, mean: str = ".2f", error: str = ".2f") -> str:
+    return f"{row[score]:{mean}} ({row[f'{score}_se']:{error}})"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---", *("---:" for _ in head[1:])], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _apart(rows: Mapping[str, Mapping[str, Any]], rival: str) -> list[tuple[float, float]]:
+    """Return the difference of the means to a published method and its standard error, of the sets that both have."""
+    theirs = PUBLISHED[rival]
+    return [
+        (row["ll"] - theirs.ll[data], math.hypot(row["ll_se"], theirs.ll_se.get(data, 0.0)))
+        for data, row in rows.items()
+        if data in theirs.ll
+    ]
+
+
+def _is_level(apart: tuple[float, float]) -> bool:
+    return apart[0] + 2 * apart[1] >= 0
+
+
+def _is_above(apart: tuple[float, float]) -> bool:
+    return apart[0] > 0
+
+
+def _is_ahead(apart: tuple[float, float]) -> bool:
+    return apart[0] - 2 * apart[1] > 0
 
 
 # -- the figure --------------------------------------------------------------------------------------------------------
@@ -117,7 +171,7 @@ _WIDTH, _LEFT, _RIGHT, _ROW = 720, 84, 70, 44
 
 def picture(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return one line for each set, from the worst to the best published log-likelihood, with ours on it, as SVG."""
-    shown = [data for data in SETS if any(row["set"] == data and row["method"] == "ensemble" for row in rows)]
+    shown = [data for data in SETS if any(row["set"] == data and row["method"] == CHOSEN for row in rows)]
     height = 96 + _ROW * len(shown)
     body = [f'<rect class="paper" width="{_WIDTH}" height="{height}" rx="6"/>']
     body.append('<text class="title" x="16" y="26">Test log-likelihood, each set on its own scale</text>')
@@ -181,6 +235,7 @@ def _main() -> None:
     parser.add_argument("--data-root", type=Path, help="where NAME.npz are")
     parser.add_argument("--store", type=Path, help="where trials are kept")
     parser.add_argument("--out", type=Path, default=Path("docs/studies"), help="the folder of the table")
+    parser.add_argument("--page", type=Path, help="the page to write the tables into, docs/uci.md")
     given = parser.parse_args()
     scale: Scale = given.scale
     store = default_store() if given.store is None else given.store
@@ -203,7 +258,11 @@ def _main() -> None:
                 records[data, method], seconds[data, method] = record, sum(took([of], store).values())
     rows = rows_of(records, seconds)
     write_text(given.out / "uci.table.csv", as_csv(rows))
-    write_text(given.out / "uci.table.md", as_markdown(rows))
+    if given.page is not None:
+        text = given.page.read_text()
+        for name, table in as_markdown(rows).items():
+            text = insert_between(text, name, table)
+        write_text(given.page, text)
     write_text(given.out / "uci.table.svg", picture(rows))
     kept = [{"set": data, "method": method, **records[data, method]} for data, method in records]
     write_text(given.out / "uci.table.json", json.dumps(kept, indent=1, sort_keys=True) + "\n")
