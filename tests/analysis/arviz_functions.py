@@ -157,10 +157,10 @@ FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 """What is tried, by the name in ArviZ."""
 
 WHY = {
-    r"log[ _]likelihood": "not defined",
     "energy|sample_stats": "needs the energy of HMC",
     r"2 chains|two chains|more than one chain|at least 2": "needs two chains",
     r"All tail values are the same|compute ELPD": "needs draws that differ",
+    r"log[ _]likelihood": "not defined",
 }
 """What an error says, and what that means."""
 
