@@ -177,6 +177,8 @@ def outcome(name: str, idata: Any) -> str:
             FUNCTIONS[name](az, idata)
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
+        if "compute ELPD" in said and "log_likelihood" not in groups_of(idata):
+            return "not defined"
         return next((why for pattern, why in WHY.items() if re.search(pattern, said)), f"no: {said}")
     finally:
         mpl.pyplot.close("all")
