@@ -154,12 +154,10 @@ def list_names(
 
     if isinstance(details, dict):
         columns = _LISTED[str(kind)]
-        table = Table(box=None, padding=(0, 1), show_header=len(columns) > 1)
-        table.add_column("", no_wrap=True)
-        for label in columns.values():
-            table.add_column(label, no_wrap=len(columns) > 1, min_width=30 if len(columns) == 1 else None)
-        for name, detail in details.items():
-            table.add_row(Text(name, style="bold"), *(Text(_shown(detail, column)) for column in columns))
+        table = _table_of(details, columns)
+        while len(columns) > 2 and _width(table) > _console().width:  # the first one says what most names say, too
+            columns = dict(list(columns.items())[1:])
+            table = _table_of(details, columns)
     elif kind is not None:
         _say("\n".join(names[kind]))
         return
@@ -169,6 +167,29 @@ def list_names(
             listed = f"{len(values)}: see `pyro-bnn list variants`" if key == "variants" else None
             table.add_row(Text(key, style="bold"), listed or ", ".join(values) or "-")
     _wide_enough(table).print(table)
+
+
+def _table_of(details: dict[str, dict[str, Any]], columns: dict[str, str]) -> Any:
+    """Return a table of what is said about names: one text that wraps, or several cells that do not."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 1), show_header=len(columns) > 1)
+    table.add_column("", no_wrap=True)
+    for label in columns.values():
+        table.add_column(label, no_wrap=len(columns) > 1, min_width=30 if len(columns) == 1 else None)
+    for name, detail in details.items():
+        table.add_row(Text(name, style="bold"), *(Text(_shown(detail, column)) for column in columns))
+    return table
+
+
+def _width(table: Any) -> int:
+    """Return how wide a table has to be so that nothing that does not wrap is cut."""
+    from rich.measure import Measurement
+
+    console = _console()
+    measured = Measurement.get(console, console.options.update(width=1000), table)
+    return measured.maximum if all(column.no_wrap for column in table.columns) else measured.minimum
 
 
 def _plain_list(kind: str | None, names: dict[str, list[str]], details: Any) -> list[str]:
@@ -182,12 +203,9 @@ def _plain_list(kind: str | None, names: dict[str, list[str]], details: Any) -> 
 
 def _wide_enough(table: Any) -> "Console":
     """Return a console on which no name of the table is cut or wrapped, as wide as the terminal or wider."""
-    from rich.measure import Measurement
-
     from pyro_bnn.runs.terminal import PlainConsole
 
-    console = _console()
-    needed = Measurement.get(console, console.options.update(width=1000), table).minimum
+    console, needed = _console(), _width(table)
     return console if needed <= console.width else PlainConsole(width=needed)
 
 
@@ -578,7 +596,7 @@ def sweep_settings(
 @app.command()
 def predict(
     run: Annotated[str, typer.Argument(help=_RUN)],
-    file: Annotated[Path, typer.Argument(help="An .npz, .npy, .png or .jpg file, or a folder of images.")],
+    file: Annotated[Path, typer.Argument(help="A .csv, .npz, .npy, .png or .jpg file, or a folder of images.")],
     threshold: Annotated[float, typer.Option(help='Answers less probable than this become "don\'t know".')] = 0.5,
     num_samples: Annotated[int, typer.Option(min=1, help="Draws.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
@@ -604,14 +622,14 @@ def predict(
     columns = [key for key in rows[0] if key != "probabilities"]
     table = Table()
     for key in columns:
-        table.add_column(key, justify="left" if key in ("input", "answer") else "right", no_wrap=key != "input")
+        table.add_column(key, justify="left" if key in ("input", "answer") else "right", no_wrap=True)
     if "probabilities" in rows[0]:
         table.add_column("likeliest classes")
     for row in rows:
         cells = [_cell(row[key]) for key in columns]
         likeliest = sorted(row.get("probabilities", {}).items(), key=lambda pair: -pair[1])[:3]
         table.add_row(*cells, *([", ".join(f"{name} {p:.2f}" for name, p in likeliest)] if likeliest else []))
-    _console().print(table)
+    _wide_enough(table).print(table)
 
 
 def _cell(value: Any) -> str:
@@ -619,7 +637,9 @@ def _cell(value: Any) -> str:
         return ", ".join(_cell(v) for v in value)
     if value is None:
         return "-"
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.4f}" if abs(value) < 1000 else f"{value:.1f}"
 
 
 @app.command()

@@ -1,4 +1,8 @@
-"""Every test starts from seed 0 and an empty parameter store; two threads, unless OMP_NUM_THREADS says otherwise."""
+"""
+Every test starts from seed 0 and an empty parameter store; two threads, unless OMP_NUM_THREADS says otherwise.
+
+Runs write their state after every epoch, here and in the processes that tests start, so that no test hangs on a clock.
+"""
 
 import os
 from collections.abc import Iterator
@@ -6,6 +10,10 @@ from collections.abc import Iterator
 import pyro
 import pytest
 import torch
+
+from pyro_bnn.methods.base import CHECKPOINTS
+
+os.environ[CHECKPOINTS] = "epoch"
 
 
 @pytest.fixture(autouse=True)

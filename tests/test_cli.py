@@ -159,6 +159,8 @@ def test_lists_are_plain_in_a_pipe_and_whole_on_a_narrow_terminal(
     shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     firsts = [line.split()[0] for line in shown.splitlines() if line.strip()]
     assert set(shipped_posteriors()) <= set(firsts)
+    assert "…" not in shown
+    assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80
     assert main(["-h"]) == main(["report", "-h"]) == 0
     assert re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).count("--help") == 2
 

@@ -373,3 +373,11 @@ def test_a_signal_leaves_a_whole_folder_and_the_command_that_goes_on(name: str, 
     assert "Traceback" not in err
     pb.load(tmp_path / "run").predict(torch.zeros(1, 1, 28, 28), num_samples=1)
     assert not list((tmp_path / "run").rglob("*.tmp"))
+
+
+@pytest.mark.parametrize(("weight", "eta"), [({"name": "tempered", "eta": 0.5}, 0.5), ("geometric", 0.0)])
+def test_a_tempering_by_the_kl_s_weight_is_known_to_the_posterior(weight: Any, eta: float) -> None:
+    """`eta` of a recipe is not the only key that tempers: LOO of what the others tempered is not defined either."""
+    given = weight if isinstance(weight, dict) else {"name": weight, "lam": 0}
+    run = train("mlp-toy-cubic", progress=False, kl=given, epochs=1, num_samples=2)
+    assert run.posterior.info["eta"] == run.posterior.guide.fitted.eta == run.results["eta"] == eta

@@ -12,6 +12,7 @@ Prints a table of figures and, where something went wrong, what; the exit code i
 import argparse
 import importlib
 import json
+import os
 import re
 import resource
 import sys
@@ -51,10 +52,14 @@ def _ready() -> None:
 
     With it goes what is otherwise imported when it is first used, or children would do little else: a kill is to meet
     a training, and not its imports. And the export for ArviZ gets a tenth of its draws: its files are made by the same
-    calls, and it would take most of the time.
+    calls, and it would take most of the time. Runs write their state after every epoch: these are over before the
+    first one would be due.
     """
     import torch
 
+    from pyro_bnn.methods.base import CHECKPOINTS
+
+    os.environ[CHECKPOINTS] = "epoch"
     torch.set_num_threads(1)
     for name in _USED_LATE:
         importlib.import_module(name)

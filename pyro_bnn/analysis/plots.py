@@ -16,7 +16,7 @@ from pyro_bnn.analysis.scores.calibration import reliability
 from pyro_bnn.analysis.scores.evaluation import ClassEvaluation, evaluate_rows
 from pyro_bnn.analysis.scores.intervals import interval_of
 from pyro_bnn.analysis.scores.metrics import ece_null
-from pyro_bnn.data.standardise import plain
+from pyro_bnn.data.standardise import plain, standardiser_of
 from pyro_bnn.inference.predictive import ClassDraw, RealDraw
 from pyro_bnn.posterior import Posterior
 
@@ -140,7 +140,7 @@ def plot_predictions(
 def _inputs(posterior: Posterior, x: Any) -> Tensor:
     """Return raw inputs as a table (N, D)."""
     given = posterior.standardise(x)
-    scale = getattr(given, "standardiser", None)
+    scale = standardiser_of(given)
     raw = plain(given) if scale is None else scale.invert(given)
     return raw.detach().cpu().double().reshape(len(raw), -1)
 

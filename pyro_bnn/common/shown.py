@@ -6,9 +6,10 @@ separators of lines and paragraphs become their escapes, `x1b`
 or `u202e` after a backslash; letters, accents and emoji stay.
 """
 
+import math
 import re
 
-__all__ = ["in_markdown", "visible"]
+__all__ = ["in_markdown", "significant", "visible"]
 
 _HIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
@@ -35,3 +36,18 @@ def in_markdown(text: object) -> str:
     words = " ".join(visible(text, keep="\n\t").split())
     words = words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _MARKS.sub(r"\\\1", words)
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """
+    Return a number with so many significant digits, and all of those before the point.
+
+    Without an exponent where people would write none, from a thousandth to ten millions.
+
+    >>> significant(341_623.2), significant(8135.44, 3), significant(0.12345), significant(2.5), significant(2.5e9)
+    ('341,623', '8,135', '0.1235', '2.5', '2.5e+09')
+    """
+    if not 1e-3 <= abs(value) < 1e7:  # nor NaN
+        return f"{value:.{digits}g}"
+    text = f"{value:,.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

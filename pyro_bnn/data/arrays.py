@@ -11,7 +11,7 @@ Inputs are one tensor x (N, ...), or several as a tuple (x1, x2, ...) with a row
 programs that are called `model((x1, x2), y)` and networks that are called `net(x1, x2)`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Number
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from pyro_bnn.data.checks import suggest
 
 __all__ = [
     "Frame",
@@ -31,6 +33,7 @@ __all__ = [
     "map_inputs",
     "members",
     "missing_entries",
+    "named_columns",
     "number_of_rows",
     "numbers_of",
     "pieces",
@@ -145,6 +148,22 @@ def frame_columns(frame: Frame, name: str = "the frame") -> dict[str, Array]:
     if twice:
         raise ValueError(f"{name} has more than one column {twice[0]!r}; rename them")
     return {str(column): np.asarray(frame[column].to_numpy()) for column in frame.columns}
+
+
+def named_columns(columns: Mapping[str, Array], wanted: Sequence[str], name: str) -> Array:
+    """
+    Return the columns that are wanted, in that order, as numbers (N, D) in float64; others are left out.
+
+    :param columns: the columns of a table by name, (N,) each.
+    :param name: what to call the table in a complaint.
+    """
+    for column in wanted:
+        if column not in columns:
+            raise ValueError(
+                f"{name} has no column {column!r}{suggest(column, columns)}, which the posterior was trained on; it "
+                f"has {', '.join(columns) or 'none'}: rename or add it"
+            )
+    return np.stack([numbers_of(columns[c], f"column {c!r} of {name}").astype(np.float64) for c in wanted], 1)
 
 
 def numbers_of(values: Array, name: str) -> Array:

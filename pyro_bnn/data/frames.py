@@ -32,7 +32,7 @@ from pyro_bnn.data.arrays import Frame, frame_columns, missing_entries, numbers_
 from pyro_bnn.data.checks import check_weights, suggest
 from pyro_bnn.data.split import Split
 
-__all__ = ["Table", "from_frame", "is_csv", "read_csv", "table_of"]
+__all__ = ["Table", "csv_columns", "from_frame", "is_csv", "read_csv", "table_of"]
 
 Array = npt.NDArray[Any]
 
@@ -118,7 +118,7 @@ def table_of(
         raise ValueError(f"task is {task!r}; allowed are 'classification' and 'regression'")
     categories: set[str] = set()
     if is_csv(source):
-        name, columns = str(source), _csv_columns(Path(source).expanduser(), delimiter)
+        name, columns = str(source), csv_columns(Path(source).expanduser(), delimiter)
     elif isinstance(source, Frame):
         name, columns = "the frame", frame_columns(source)
         categories = {str(c) for c in source.columns if str(source[c].dtype).lower().startswith(_CATEGORIES)}
@@ -231,7 +231,7 @@ def _split(table: Table) -> Split:
 # -- CSV ---------------------------------------------------------------------------------------------------------------
 
 
-def _csv_columns(path: Path, delimiter: str | None) -> dict[str, Array]:
+def csv_columns(path: Path, delimiter: str | None = None) -> dict[str, Array]:
     """Return the columns of a CSV file by name: numbers where all values are numbers or missing, else text."""
     if not path.exists():
         raise FileNotFoundError(f"no data file {path}; give the path of a CSV file whose first line names the columns")

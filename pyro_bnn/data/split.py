@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
 
-from pyro_bnn.data.arrays import Inputs, Series, as_inputs, as_tensor, map_inputs, members, number_of_rows
+from pyro_bnn.data.arrays import Frame, Inputs, Series, as_inputs, as_tensor, map_inputs, members, number_of_rows
 from pyro_bnn.data.checks import check_finite, check_weights, check_weights_shape
 
 __all__ = [
@@ -211,11 +211,12 @@ def from_parts(parts: Sequence[Any], dtype: torch.dtype | None = None) -> Split:
             "of their own, ((x1, x2), y)"
         )
     x, y = as_inputs(parts[0], "x", dtype), _targets(parts[1], dtype)
+    columns = tuple(map(str, parts[0].columns)) if isinstance(parts[0], Frame) else None
     if len(parts) == 2:
-        return Split(x, y)
+        return Split(x, y, columns=columns)
     weights = as_tensor(parts[2], "weights", dtype)
     _check_third_part(x, y, weights)
-    return Split(x, y, _weights(weights, dtype))
+    return Split(x, y, _weights(weights, dtype), columns=columns)
 
 
 def _check_third_part(x: Inputs, y: Tensor, weights: Tensor) -> None:

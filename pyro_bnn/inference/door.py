@@ -71,6 +71,7 @@ class Admitted:
     parameters: dict[str, Tensor]
     standardiser: Standardiser | None
     y_standardiser: Standardiser | None
+    columns: tuple[str, ...] | None = None
 
 
 def admit(
@@ -110,6 +111,11 @@ def _admit_rows(
     dtype = _floating(model, guide)
     train = as_split(data, weights=weights, dtype=dtype, missing=True)
     validation = None if val is None else as_split(val, dtype=dtype, missing=True, name="val")
+    if validation is not None and train.columns and validation.columns and train.columns != validation.columns:
+        raise ValueError(
+            f"val has the columns {', '.join(validation.columns)} and the training rows {', '.join(train.columns)}: "
+            f"give the same ones in the same order"
+        )
     if weights is None and train.weights is not None and not isinstance(data, Split):
         _check_takes_weights(model)
     check_batch_size(batch_size, len(train))
@@ -197,7 +203,16 @@ def _admitted(
             sites = ", ".join(map(repr, found.sites))
             raise ValueError(f"val= scores one observed site, and the program observes {sites}: leave val out")
         validation = _known_rows(validation)
-    return Admitted(stream, as_batch(first), validation, found.num_data, found.parameters, standardiser, y_standardiser)
+    return Admitted(
+        stream,
+        as_batch(first),
+        validation,
+        found.num_data,
+        found.parameters,
+        standardiser,
+        y_standardiser,
+        first.columns,
+    )
 
 
 def known_dtype(model: Any, guide: Any) -> torch.dtype | None:

@@ -290,6 +290,7 @@ def _what_is_fitted(member: _Member, rows: Admitted) -> Fitted:
         standardiser=rows.standardiser,
         y_standardiser=rows.y_standardiser,
         class_names=member.data.class_names if isinstance(member.data, Split) else None,
+        columns=rows.columns,
     )
 
 

@@ -37,6 +37,7 @@ class Fitted:
     :param standardiser: of the inputs, if they said so.
     :param y_standardiser: likewise of the targets.
     :param class_names: if the data have them.
+    :param columns: the names of the inputs' columns, if they came from a table.
     :param tensors: what lives in Pyro's store under names of its own, and its constraints.
     """
 
@@ -47,6 +48,7 @@ class Fitted:
     standardiser: Standardiser | None = None
     y_standardiser: Standardiser | None = None
     class_names: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
     tensors: Mapping[str, tuple[Tensor, Any]] = field(default_factory=dict, repr=False, compare=False)
 
     def info(self) -> dict[str, Any]:
@@ -59,6 +61,7 @@ class Fitted:
             **({} if self.input_shape is None else {"input_shape": list(self.input_shape)}),
             **{name: scale.to_dict() for name, scale in scales.items() if scale is not None},
             **({} if self.class_names is None else {"class_names": list(self.class_names)}),
+            **({} if self.columns is None else {"columns": list(self.columns)}),
         }
 
     @classmethod
@@ -66,7 +69,7 @@ class Fitted:
         """Return what `info` tells, None if it does not even tell the number of rows."""
         if info.get("num_data") is None:
             return None
-        shape, names = info.get("input_shape"), info.get("class_names")
+        shape, names, columns = info.get("input_shape"), info.get("class_names"), info.get("columns")
         scales = [info.get(key) for key in ("standardiser", "y_standardiser")]
         x_scale, y_scale = (None if scale is None else Standardiser.from_dict(scale) for scale in scales)
         return cls(
@@ -77,6 +80,7 @@ class Fitted:
             x_scale,
             y_scale,
             None if names is None else tuple(str(name) for name in names),
+            None if columns is None else tuple(columns),
         )
 
 

@@ -296,6 +296,7 @@ def _what_is_fitted(rows: Admitted, elbo: ELBO, class_names: tuple[str, ...] | N
         standardiser=rows.standardiser,
         y_standardiser=rows.y_standardiser,
         class_names=class_names,
+        columns=rows.columns,
         tensors=loose_tensors(state.parameters),
     )
 

@@ -8,6 +8,7 @@ fit, a member, a chain) keeps its own checkpoint, and a unit that is finished is
 
 import json
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -64,6 +65,15 @@ __all__ = [
 INTERRUPTED = "interrupted"
 HISTORY = "metrics.jsonl"
 
+CHECKPOINTS = "PYRO_BNN_CHECKPOINTS"
+"""When states are written, in the environment: "time", or after every "epoch"."""
+
+SHARE = 0.01
+"""The share of the time of a training that may go into writing states and lines."""
+
+FIRST_COST = 0.05
+"""Seconds that the first writing is taken to cost: five seconds of training go before it."""
+
 
 # -- the run folder ------------------------------------------------------------------------------------------------
 
@@ -81,36 +91,76 @@ def history_text(lines: Sequence[Mapping[str, Any]]) -> str:
 @final
 class RunFolder(Callback):
     """
-    Keep a run folder up to date: the state after every epoch, and a line for each.
+    Keep a run folder up to date: the state of the fit, and a line for every epoch so far.
+
+    They are written after the last epoch, and after one before it where all writing so far, and once more what it
+    took on average, is no more than `SHARE` of the time of the fit: after every epoch where epochs are long, and
+    after some of them where they are short. PYRO_BNN_CHECKPOINTS=epoch in the environment writes after every epoch
+    whatever it costs.
 
     :param path: the folder.
     :param run: the hash of the run's recipe, which the states carry.
     :param part: the name of the unit of work, whose states are in a folder of their own; "" if there is a single unit.
     :param before: the lines of the units before it.
     :param lines: whether to write the lines, too: not where several processes work in the folder.
+    :param every: whether to write after every epoch, so that what a state is of does not depend on the clock.
     """
 
     def __init__(
-        self, path: Path, run: str, part: str = "", before: Sequence[Mapping[str, Any]] = (), *, lines: bool = True
+        self,
+        path: Path,
+        run: str,
+        part: str = "",
+        before: Sequence[Mapping[str, Any]] = (),
+        *,
+        lines: bool = True,
+        every: bool = False,
     ) -> None:
         self.path = path
         self.run = run
         self.before = list(before)
         self.part = part
         self.lines = lines
+        self.every = every or _asked_for_every_epoch()
+        self._began, self._spent, self._times, self._epoch = 0.0, 0.0, 0, -1
 
     @property
     def checkpoint(self) -> Path:
         """The folder of the states."""
         return checkpoints(self.path, self.part)
 
+    def start(self, state: FitState) -> None:
+        """Begin to count the time."""
+        self._began, self._epoch = time.perf_counter(), state.epoch
+
     def epoch(self, state: FitState) -> None:
-        """Write the epoch, all of it."""
+        """Write where the fit stands, if it is time."""
+        cost = self._spent / self._times if self._times else FIRST_COST
+        due = SHARE * (time.perf_counter() - self._began) >= self._spent + cost
+        if due or self.every or state.stop is not None or state.epoch == state.epochs:
+            self._write(state)
+
+    def end(self, state: FitState) -> None:
+        """Write the last epoch, if a callback made it the last after `epoch` here; not the middle of one."""
+        if state.stop not in (None, INTERRUPTED) and state.epoch != self._epoch:
+            self._write(state)
+
+    def _write(self, state: FitState) -> None:
+        started = time.perf_counter()
         with hold_interrupts():
             make_folder_below(self.path, self.checkpoint)
             save_state_of_epoch(self.checkpoint, state.epoch, state.state_dict(), run=self.run, part=self.part)
             if self.lines:
                 write_history(self.path, [*self.before, *labelled(state.history, self.part)])
+        self._epoch, self._times = state.epoch, self._times + 1
+        self._spent += time.perf_counter() - started
+
+
+def _asked_for_every_epoch() -> bool:
+    asked = os.environ.get(CHECKPOINTS, "time")
+    if asked not in ("time", "epoch"):
+        raise ValueError(f"{CHECKPOINTS}={asked!r} in the environment: it is 'time' (the default) or 'epoch'")
+    return asked == "epoch"
 
 
 def checkpoints(run: Path, part: str = "") -> Path:
@@ -269,7 +319,14 @@ class Work:
         found, ranks = None, Ranks.here()
         with together(ranks):
             if self.folder is not None:  # of several ranks the first one's
-                keeper = RunFolder(self.folder, self.runs[0], self.part, self.history, lines=not self.side_by_side)
+                keeper = RunFolder(
+                    self.folder,
+                    self.runs[0],
+                    self.part,
+                    self.history,
+                    lines=not self.side_by_side,
+                    every=bool(recipe.on_divergence),
+                )
                 watchers.append(keeper)
                 found = newest_state(keeper.checkpoint, self.runs, self.part)
         saved, new_rates = (None, False) if found is None else (found[0], found[1] != self.runs[0])

@@ -35,6 +35,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "task": (str,),
     "input_shape": (list,),
     "class_names": (list,),
+    "columns": (list,),
     "standardiser": (dict,),
     "y_standardiser": (dict,),
     "num_data": (int,),
@@ -81,6 +82,11 @@ def check_info(info: Mapping[str, Any], where: str) -> None:
     if not all(isinstance(name, (str, int)) for name in names):
         raise BadFile(f"{where}: info['class_names'] are no words: {_AS_WRITTEN}")
     check_class_names([str(name) for name in names], where)
+    columns = info.get("columns")
+    if columns is not None:
+        words = all(isinstance(column, str) for column in columns)
+        if not words or len(set(columns)) < len(columns) or (shape and list(shape) != [len(columns)]):
+            raise BadFile(f"{where}: info['columns'] are {columns!r:.80}, no name for each input: {_AS_WRITTEN}")
 
 
 def _check_info(info: Mapping[str, Any], path: str) -> None:

@@ -43,7 +43,6 @@ class Address:
     :param repo: `user/name`.
     :param revision: the branch, tag or commit; None for the newest.
 
-
     >>> str(parse_address("hf://user/digits@v1")), parse_address("hf://user/digits").revision
     ('hf://user/digits@v1', None)
     """

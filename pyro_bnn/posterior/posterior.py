@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast, final, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, final, overload, runtime_checkable
 
 import numpy as np
 import pyro
@@ -34,7 +34,7 @@ from pyro_bnn.common.mixtures import MixtureMoments, PredictiveAccumulator, chec
 from pyro_bnn.common.modules import evaluation_mode
 from pyro_bnn.common.own_state import KeepsTensors
 from pyro_bnn.common.turns import alone
-from pyro_bnn.data.arrays import Inputs, first_rows
+from pyro_bnn.data.arrays import Frame, Inputs, first_rows, frame_columns, named_columns
 from pyro_bnn.data.checks import suggest
 from pyro_bnn.data.standardise import Computed, Standardised, Standardiser, plain, same_scale
 from pyro_bnn.guides.init import starts_overwritten
@@ -71,6 +71,7 @@ INFO = {
     "task": "'classification' or 'regression'",
     "input_shape": "the shape of one input, a list",
     "class_names": "the names of the classes, a list",
+    "columns": "the names of the inputs' columns, a list, where they came from a table",
     "standardiser": "of the inputs, as Standardiser.to_dict() gives it; None if there is none",
     "y_standardiser": "likewise of the targets",
     "num_data": "N, the rows that were trained on",
@@ -174,9 +175,9 @@ class Posterior:
 
     **What it knows.** `fit` leaves on the guide what it was fitted with (eta, temperature, the number of rows, the
     scales of inputs and targets), and the posterior reads it there; `info` adds to that or corrects it. Its keys:
-    `recipe`, `data`, `task`, `input_shape`, `class_names`, `standardiser`, `y_standardiser`, `num_data`, `eta`,
-    `temperature`, `method`, and `notes` for what is your own; `pyro_bnn.posterior.INFO` says what each holds. What
-    nobody says is taken as eta = 1, temperature = 1 and no standardiser.
+    `recipe`, `data`, `task`, `input_shape`, `class_names`, `columns`, `standardiser`, `y_standardiser`, `num_data`,
+    `eta`, `temperature`, `method`, and `notes` for what is your own; `pyro_bnn.posterior.INFO` says what each holds.
+    What nobody says is taken as eta = 1, temperature = 1 and no standardiser.
 
     **Units.** Inputs and targets are handed in raw, as they were measured, and numbers come back in the same raw units:
     by `predict`, `draws`, `stream`, `uncertainty`, `evaluate`, `to_arviz`, the report and the command alike. Metrics of
@@ -185,7 +186,8 @@ class Posterior:
     what `standardise` and `Standardiser.apply` return, are `Standardised` tensors, and are taken as they are; for
     arrays pass `standardised=True`, which holds for x and y. A tensor that was computed from standardised ones by
     arithmetic is of an unknown scale and is refused until `standardised` says it. A posterior that knows no
-    standardiser takes everything as it is. Images in uint8 are divided by 255, as `pb.load_data` does.
+    standardiser takes everything as it is. Images in uint8 are divided by 255, as `pb.load_data` does. Of a frame the
+    columns are taken that were trained on, by their names.
 
     **Threads.** Predictions in several threads give what they give alone, one draw at a time; see
     :mod:`pyro_bnn.common.turns`.
@@ -278,13 +280,23 @@ class Posterior:
 
     # -- predicting ----------------------------------------------------------------------------------------------
 
-    def standardise(self, x: Any, *, standardised: bool | None = None) -> Tensor:
+    @overload
+    def standardise(self, x: tuple[Any, ...], *, standardised: bool | None = None) -> tuple[Tensor, ...]: ...
+
+    @overload
+    def standardise(self, x: Any, *, standardised: bool | None = None) -> Tensor: ...
+
+    def standardise(self, x: Any, *, standardised: bool | None = None) -> Inputs:
         """
         Put raw inputs on the scale that the model was trained on; what is there already stays as it is.
 
+        Several inputs, a tuple, stay as they are: a posterior knows the scale of one.
+
         :param standardised: whether x is on that scale; default what x says, and raw if it does not.
         """
-        values, scale = _tensor(x, "x"), self._scale("standardiser")
+        if isinstance(x, tuple):
+            return tuple(_tensor(member, "x") for member in x)
+        values, scale = self._rows(x), self._scale("standardiser")
         if scale is None:
             return values
         return scale.mark(self._on_scale(values, scale, standardised))
@@ -654,11 +666,18 @@ class Posterior:
             )
         return plain(scale.apply(x))
 
+    def _rows(self, x: Any) -> Tensor:
+        """Return inputs as a tensor; of a frame the columns that were trained on, if they are known."""
+        columns = self.info.get("columns")
+        if columns is None or not isinstance(x, Frame):
+            return _tensor(x, "x")
+        return torch.from_numpy(named_columns(frame_columns(x, "x"), columns, "x"))
+
     def _inputs(self, x: Any, standardised: bool | None = None) -> Inputs:
         """Return inputs as plain tensors on the model's scale, checked, where the guide is; several as a tuple."""
         if isinstance(x, tuple):
             return tuple(self._at_guide(plain(_tensor(member, "x"))) for member in x)
-        x = _tensor(x, "x")
+        x = self._rows(x)
         shape: Any = self.info.get("input_shape")
         fixed = shape is not None and (self.info.get("recipe") is not None or x.ndim - 1 != len(shape))
         if fixed and list(x.shape[1:]) != list(shape):  # a network of a recipe; another program decides itself

@@ -5,10 +5,10 @@ A posterior at an address of the web: one archive (:mod:`pyro_bnn.posterior.arch
     https://host/x.zip                the checksum in a sidecar `x.zip.sha256`, as sha256sum writes it
     https://host/x.zip#unchecked      none: whoever answers decides what is read
 
-`http://` is taken with the checksum in the address, or from this machine. What is sent on to another address stays
-within http and https, and does not fall from https to http. What is fetched is as long as the server declares and at
-most the limit `download_bytes`, whatever is declared; a transfer that ends early is refused, and nothing of it is
-kept. What was fetched once with its checksum in the address is not fetched again.
+`http://` is taken with the checksum in the address, with `#unchecked`, or from this machine. What is sent on to
+another address stays within http and https, and does not fall from https to http. What is fetched is as long as the
+server declares and at most the limit `download_bytes`, whatever is declared; a transfer that ends early is refused, and
+nothing of it is kept. What was fetched once with its checksum in the address is not fetched again.
 """
 
 import hashlib

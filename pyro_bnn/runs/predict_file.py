@@ -1,10 +1,11 @@
 """
-Predictions for files: arrays and images from disk, and what a posterior says about each.
+Predictions for files: tables, arrays and images from disk, and what a posterior says about each.
 
     .npy              one array
     .npz              its array `x`, else `x_test`, else its only one
     .png .jpg .jpeg   one image, in PNG or JPEG
     a folder          all its images, by name
+    .csv .tsv         a table whose first line names the columns: those that were trained on, whatever else is there
 
 Arrays may hold one input or many; images may come as (H, W), (N, H, W), channels first or last. Values in uint8 are
 divided by 255, as they are when training, and grey images of 16 bits by 65535; others are taken as they are. Everything
@@ -28,6 +29,8 @@ from pyro_bnn.analysis.scores.ood import accumulate
 from pyro_bnn.common.errors import border
 from pyro_bnn.common.limits import check_limit
 from pyro_bnn.common.reading import read_bytes
+from pyro_bnn.data.arrays import named_columns
+from pyro_bnn.data.frames import csv_columns, is_csv
 from pyro_bnn.data.npz import Archive, read_npy
 from pyro_bnn.data.standardise import Standardiser
 from pyro_bnn.posterior import Posterior, looks_standardised
@@ -42,16 +45,19 @@ DONT_KNOW = "don't know"
 _IMAGES = (".png", ".jpg", ".jpeg")
 
 
-def read_inputs(path: str | Path, input_shape: Sequence[int]) -> tuple[list[str], Tensor]:
+def read_inputs(
+    path: str | Path, input_shape: Sequence[int], columns: Sequence[str] | None = None
+) -> tuple[list[str], Tensor]:
     """
     Return names and raw inputs (N, *input_shape) of a file or a folder of images.
 
     :param path: a file or a folder of images.
     :param input_shape: the shape of one input, without the rows.
+    :param columns: the names of the columns that were trained on, in order, by which those of a table are found.
     """
     if str(path) in ("", "."):
         raise ValueError(
-            f"{str(path)!r} is no file: give an .npz, .npy or image file, or a folder of images by its name"
+            f"{str(path)!r} is no file: give a .csv, .npz, .npy or image file, or a folder of images by its name"
         )
     path, shape = Path(path), tuple(input_shape)
     if path.is_dir():
@@ -61,14 +67,25 @@ def read_inputs(path: str | Path, input_shape: Sequence[int]) -> tuple[list[str]
             raise ValueError(f"{path} holds no image: put {', '.join(_IMAGES)} files there, or give a file")
         return [p.name for p in files], torch.cat([_scaled(_image(p, shape), shape, p) for p in files])
     if not path.exists():
-        raise FileNotFoundError(f"no file {path}: give an .npz, .npy or image file, or a folder of images")
+        raise FileNotFoundError(f"no file {path}: give a .csv, .npz, .npy or image file, or a folder of images")
     suffix = path.suffix.lower()
     if suffix in _IMAGES:
         return [path.name], _scaled(_image(path, shape), shape, path)
+    if is_csv(path):
+        x = _scaled(_table(path, columns), shape, path)
+        return [f"{path.name}[{i}]" for i in range(len(x))], x
     if suffix not in (".npy", ".npz"):
-        raise ValueError(f"{path} is of no known kind: give .npz, .npy, {', '.join(_IMAGES)} or a folder of images")
+        raise ValueError(
+            f"{path} is of no known kind: give .csv, .npz, .npy, {', '.join(_IMAGES)} or a folder of images"
+        )
     x = _scaled(_array(path), shape, path)
     return [f"{path.name}[{i}]" for i in range(len(x))], x
+
+
+def _table(path: Path, columns: Sequence[str] | None) -> Array:
+    """Return the inputs (N, D) in a CSV file: the columns that are named, or all where no names are known."""
+    held = csv_columns(path)
+    return named_columns(held, list(held) if columns is None else columns, str(path))
 
 
 def _array(path: Path) -> Array:
@@ -163,7 +180,7 @@ def predict_files(
     shape = posterior.info.get("input_shape")
     if shape is None:
         raise ValueError("this posterior does not say what inputs it takes: use Posterior.predict(x)")
-    names, raw = read_inputs(path, shape)
+    names, raw = read_inputs(path, shape, posterior.info.get("columns"))
     scale = posterior.info.get("standardiser")
     if standardised is None and scale is not None and looks_standardised(raw, Standardiser.from_dict(scale)):
         raise ValueError(

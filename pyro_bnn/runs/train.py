@@ -67,10 +67,11 @@ def _info(parts: Assembly) -> dict[str, Any]:
         "task": data.task,
         "input_shape": list(data.input_shape),
         "class_names": None if data.class_names is None else list(data.class_names),
+        **({} if data.train.columns is None else {"columns": list(data.train.columns)}),
         "standardiser": None if data.standardiser is None else data.standardiser.to_dict(),
         "y_standardiser": None if data.y_standardiser is None else data.y_standardiser.to_dict(),
         "num_data": len(data.train),
-        "eta": recipe.eta,
+        "eta": parts.kl.eta(epoch=max(recipe.epochs - 1, 0), num_data=len(data.train)),
         "temperature": recipe.temperature,
         "method": recipe.method["name"],
     }
@@ -383,7 +384,7 @@ def _train(
     results = {
         "recipe": settled.name,
         "data": settled.data,
-        "eta": settled.eta,
+        "eta": posterior.info["eta"],
         "temperature": settled.temperature,
         "num_samples": evaluation.num_samples,
         "num_test": len(parts.data.test),
@@ -511,4 +512,5 @@ def evaluate(
     data = load_rows(settled, data_root, find=find_saved)
     samples = draws_of(posterior, num_samples or settled.num_samples)
     table = posterior.evaluate(data.test.x, data.test.y, samples, seed=settled.seed)
-    return {"recipe": settled.name, "data": settled.data, "eta": settled.eta, "num_samples": samples, "test": table}
+    eta = posterior.info.get("eta", settled.eta)
+    return {"recipe": settled.name, "data": settled.data, "eta": eta, "num_samples": samples, "test": table}

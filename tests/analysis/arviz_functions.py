@@ -64,11 +64,14 @@ def refit(case: Case, kind: str) -> Posterior:
 def exports() -> dict[str, Any]:
     """One export of every kind, of a few small sites."""
     case, numbers = classifier(), regressor()
-    options: Any = {"split": "train", "history": HISTORY, "log_likelihood": True}
+    options: Any = {"split": "train", "history": HISTORY}
     made = {}
     for kind in KINDS:
         torch.manual_seed(0)
         made[kind] = refit(case, kind).to_arviz(case.x, case.y, DRAWS, **options)
+    tempered = refit(case, "svi")
+    tempered.info["eta"] = 0.1
+    made["svi, eta = 0.1"] = tempered.to_arviz(case.x, case.y, DRAWS, **options)
     made["regression, svi"] = numbers.posterior.to_arviz(numbers.x, numbers.y, DRAWS, **options)
     made["`from_pyro_svi`"] = from_pyro_svi(line, AutoNormal(line), numbers.x, numbers.y, num_samples=DRAWS)
     return made
@@ -129,6 +132,7 @@ FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "loo_pit": lambda az, idata: az.loo_pit(idata) if is_tree() else az.loo_pit(idata, y="obs"),
     "psense_summary": _plain("psense_summary"),
     "extract": lambda az, idata: az.extract(idata),
+    "concat": lambda az, idata: az.concat(idata, idata, dim="chain"),
     "plot_trace": _of_site("plot_trace"),
     "plot_trace_dist": _of_site("plot_trace_dist"),
     "plot_forest": _of_site("plot_forest"),
@@ -156,6 +160,7 @@ WHY = {
     "energy|sample_stats": "needs the energy of HMC",
     r"2 chains|two chains|more than one chain|at least 2": "needs two chains",
     r"All tail values are the same|compute ELPD": "needs draws that differ",
+    r"log[ _]likelihood": "not defined",
 }
 """What an error says, and what that means."""
 
@@ -172,6 +177,8 @@ def outcome(name: str, idata: Any) -> str:
             FUNCTIONS[name](az, idata)
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
+        if "compute ELPD" in said and "log_likelihood" not in groups_of(idata):
+            return "not defined"
         return next((why for pattern, why in WHY.items() if re.search(pattern, said)), f"no: {said}")
     finally:
         mpl.pyplot.close("all")

@@ -1,8 +1,11 @@
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 
 from pyro_bnn.analysis.scores.evaluation import evaluate_rows, in_units
 from pyro_bnn.analysis.scores.metrics import classification_metrics, log_mean_exp, mixture_nll
+from pyro_bnn.guides import AutoMeanFieldNormal
 from pyro_bnn.posterior import Posterior
 
 
@@ -79,6 +82,22 @@ def test_targets_in_units(numbers):
     y = in_units(numbers.posterior, numbers.y)
     assert 40 < float(y.mean()) < 60
     assert torch.equal(evaluate_rows(numbers.posterior, numbers.x, numbers.y, 2).y.float(), y)
+
+
+def test_the_0_and_1_in_floating_point_that_a_bernoulli_observes_are_labels():
+    def program(x, y=None):
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        with pyro.plate("data", 20, subsample=torch.arange(len(x))):
+            pyro.sample("obs", dist.Bernoulli(logits=x @ w), obs=y)
+
+    x = torch.randn(20, 2)
+    y = (x[:, 0] > 0).float()
+    guide = AutoMeanFieldNormal(program)
+    guide(x, y)
+    posterior = Posterior(program, guide)
+    assert posterior.evaluate(x, y, 5, seed=1) == posterior.evaluate(x, y.long(), 5, seed=1)
+    with pytest.raises(ValueError, match="the targets are numbers but the model predicts classes"):
+        posterior.evaluate(x, y + 0.5, 5)
 
 
 def test_mistakes_are_named(classes, numbers):

@@ -112,6 +112,7 @@ def test_mistakes_are_named(images, numbers, tmp_path):
     np.savez(tmp_path / "two.npz", a=np.zeros(2), b=np.zeros(2))
     (tmp_path / "broken.npy").write_bytes(b"no array")
     (tmp_path / "broken.png").write_bytes(b"no image")
+    (tmp_path / "data.txt").write_text("1,2")
     (tmp_path / "data.csv").write_text("1,2")
     (tmp_path / "empty").mkdir()
     for name, words in (
@@ -122,7 +123,8 @@ def test_mistakes_are_named(images, numbers, tmp_path):
         ("two.npz", "name the array of inputs 'x'"),
         ("broken.npy", "cannot be read"),
         ("broken.png", "cannot be read as an image"),
-        ("data.csv", "no known kind"),
+        ("data.txt", "no known kind"),
+        ("data.csv", "its first line names the columns: add such a line"),
         ("empty", "holds no image"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -11,6 +11,7 @@ from PIL import Image
 from pyro_bnn.analysis.report import Twin, build_report, write_report
 from pyro_bnn.analysis.report.outputs import write_outputs
 from pyro_bnn.analysis.scores.evaluation import evaluate_rows
+from pyro_bnn.data.standardise import Standardiser, plain
 from pyro_bnn.guides import AutoMeanFieldNormal, AutoPoint
 from pyro_bnn.models import likelihoods
 from pyro_bnn.posterior import Posterior
@@ -244,3 +245,13 @@ def test_the_mean_field_of_a_report_is_the_guides(make_classifier):
     page = Page(build_report(case.posterior, (case.x, case.y), num_samples=2))
     sigma = float(case.posterior.guide.site("net.layers.1.bias").scale.median())
     assert f"{sigma:.3g}" in page.text
+
+
+def test_numbers_of_thousands_are_written_as_people_write_them(make_regressor):
+    case = make_regressor()
+    y = 250_000 + 60_000 * plain(case.y).double()
+    case.posterior.info["y_standardiser"] = Standardiser.fit(y).to_dict()
+    page = build_report(case.posterior, (case.x, y), num_samples=10)
+    table = page[page.index("Largest surprises") :]
+    assert re.search(r"<td[^>]*>\s*\d{3},\d{3}\s*</td>", table)
+    assert not re.search(r"\d\.\d+e\+0[3-6]", page)

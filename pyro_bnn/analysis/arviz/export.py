@@ -11,7 +11,7 @@ A posterior as ArviZ groups: an `InferenceData` of ArviZ 0.x, an `xarray.DataTre
     observed_data, constant_data    y and x
     log_prior              log p of every site per draw, summed over its elements
     sample_stats           of the draws of HMC and NUTS: `energy`, and whether the trajectory was `diverging`
-    training               the training trace: epoch by epoch, or chain by chain of a sampler
+    training               the training trace: by chain and epoch; by chain of a sampler
 
 Inputs, targets and predictions are in raw units and in float32. Dimensions are named: chain and draw, obs_id, class,
 and those of a weight after its site (`net.fc1.weight_out`). Draws that a sampler stored are exported one and all, by
@@ -41,6 +41,7 @@ from pyro_bnn.analysis.scores.prior_check import PriorGuide
 from pyro_bnn.analysis.scores.signal_to_noise import draw_sites, latent_values
 from pyro_bnn.common.contract import Wrapper, contract_of
 from pyro_bnn.common.modules import evaluation_mode
+from pyro_bnn.data.arrays import Inputs, as_inputs, first_rows, map_inputs, members, number_of_rows
 from pyro_bnn.data.checks import check_finite
 from pyro_bnn.data.standardise import plain, standardiser_of
 from pyro_bnn.inference.draws import ClassDraw, Draw, RealDraw
@@ -174,6 +175,20 @@ def _predictive_variables(first: Draw, group: str, lead: tuple[int, ...], n: int
     return [Variable(group, "obs", dims, (*lead, n, *first.mean.shape[1:]), _kind_of(first))]
 
 
+def _named_inputs(x: Inputs) -> dict[str, Tensor]:
+    """Return one tensor as `x`, and several as `x1`, `x2`, ..."""
+    return {f"x{i}": member for i, member in enumerate(x, 1)} if isinstance(x, tuple) else {"x": x}
+
+
+def _input_variables(group: str, x: Inputs) -> list[Variable]:
+    variables = []
+    for name, member in _named_inputs(x).items():
+        dims = _input_dims(member.shape[1:])
+        own = dims if isinstance(x, Tensor) else tuple(f"{name}_{dim}" for dim in dims)
+        variables.append(Variable(group, name, ("obs_id", *own), tuple(member.shape)))
+    return variables
+
+
 def _kind_of(draw: Draw) -> Any:
     """Return the type of observations."""
     return np.int64 if draw.whole_numbers else np.float32
@@ -193,13 +208,13 @@ def _sampled(draw: Draw, generator: torch.Generator) -> NDArray[Any]:
     return as_numpy(draw.sample(generator))
 
 
-def _log_prior(model: Callable[..., Any], x: Tensor, values: Mapping[str, Tensor]) -> dict[str, float]:
+def _log_prior(model: Callable[..., Any], x: Inputs, values: Mapping[str, Tensor]) -> dict[str, float]:
     """Return log p of each site's value, summed over its elements."""
     program = getattr(model, "priors", None)
     if program is not None:
         return {f"net.{n}": float(p.log_prob(values[f"net.{n}"]).sum()) for n, p in program().items()}
     with torch.no_grad(), poutine.block(), evaluation_mode(model):
-        trace = poutine.trace(poutine.condition(model, data=dict(values))).get_trace(x[:1])
+        trace = poutine.trace(poutine.condition(model, data=dict(values))).get_trace(first_rows(x))
     trace.compute_log_prob(lambda name, site: name in values)
     return {file_name(n): float(trace.nodes[n]["log_prob_sum"]) for n in values if "log_prob_sum" in trace.nodes[n]}
 
@@ -219,7 +234,11 @@ class _Trace:
 
 
 def _trace_of(history: Sequence[Mapping[str, Any]]) -> dict[str, _Trace]:
-    """By epoch, (part, epoch) for members that were trained apart; of a sampler one number per chain."""
+    """
+    By (chain, epoch), (chain, part, epoch) for members that were trained apart; of a sampler one number per chain.
+
+    Of what is no sampler there is one chain, as of its draws: ArviZ puts exports together along it, and makes frames.
+    """
     chains = [line for line in history if "chain" in line and "epoch" not in line]
     if chains:
         named = {key: np.array([line[key] for line in chains], np.float32) for key in _CHAIN if key in chains[0]}
@@ -228,21 +247,21 @@ def _trace_of(history: Sequence[Mapping[str, Any]]) -> dict[str, _Trace]:
     lines = [[line for line in history if str(line.get("part", "")) == part] for part in parts]
     longest = max((len(rows) for rows in lines), default=0)
     coords: dict[str, Any] = {"epoch": np.arange(1, longest + 1)}
-    dims: tuple[str, ...] = ("epoch",)
+    dims: tuple[str, ...] = ("chain", "epoch")
     if len(parts) > 1:
-        coords, dims = {**coords, "part": parts}, ("part", "epoch")
+        coords, dims = {**coords, "part": parts}, ("chain", "part", "epoch")
     columns = {}
     for key in (k for k in _TRACE if any(line.get(k) is not None for line in history)):
         values = np.full((len(parts), longest), np.nan, np.float32)
         for row, of_part in zip(values, lines, strict=True):
             row[: len(of_part)] = [np.nan if line.get(key) is None else line[key] for line in of_part]
         columns[key if key.startswith("val_") else f"train_{key}"] = _Trace(
-            dims, values if len(parts) > 1 else values[0], coords
+            dims, values[None] if len(parts) > 1 else values, coords
         )
     return columns
 
 
-def export_bytes(posterior: Posterior, x: Tensor, num_samples: int = 200, *, sites: Any = None) -> int:
+def export_bytes(posterior: Posterior, x: Any, num_samples: int = 200, *, sites: Any = None) -> int:
     """
     Return the size of an export in memory, without making it.
 
@@ -251,15 +270,15 @@ def export_bytes(posterior: Posterior, x: Tensor, num_samples: int = 200, *, sit
     :param num_samples: S, how many weight samples are drawn.
     :param sites: as in `to_arviz`.
     """
-    x = posterior.standardise(x)
+    x = _prepared(posterior, x, None)
     plan, *_ = _plan(posterior, x, x, num_samples, num_samples, sites, None, (), "log_likelihood")
     return sum(v.nbytes for v in plan.variables)
 
 
 def _plan(
     posterior: Posterior,
-    x: Tensor,
-    x_new: Tensor,
+    x: Inputs,
+    x_new: Inputs,
     num_samples: int,
     prior_samples: int,
     sites: str | Iterable[str] | None,
@@ -267,29 +286,28 @@ def _plan(
     history: Sequence[Mapping[str, Any]],
     likelihood: str,
 ) -> tuple[_Plan, _Sites, tuple[int, int]]:
-    first = next(posterior.stream(x[:1], 1, seed=0))
+    first = next(posterior.stream(first_rows(x), 1, seed=0))
     guide: Any = posterior.guide
     with posterior.turn():
-        values = draw_sites(guide, plain(x[:1]))
+        values = draw_sites(guide, map_inputs(plain, first_rows(x)))
     chosen = _Sites.choose(values, sites)
     lead = lead_of(guide, num_samples)
-    n = len(x)
+    n = number_of_rows(x)
     variables = [*chosen.variables("posterior", *lead), *chosen.variables("prior", 1, prior_samples)]
     if y is not None and isinstance(first, RealDraw) and first.laws:
         check_values(first.laws[0], y)
     variables += _predictive_variables(first, "posterior_predictive", lead, n)
     variables += _predictive_variables(first, "prior_predictive", (1, prior_samples), n)
-    variables += _prediction_variables(first, lead, len(x_new))
+    variables += _prediction_variables(first, lead, number_of_rows(x_new))
     variables += [Variable("log_prior", file_name(name), ("chain", "draw"), lead) for name in values]
     for name, stats in contract_of(guide).sample_stats().items():
         kind: Any = np.bool_ if stats.dtype == torch.bool else np.float32
         variables += [Variable("sample_stats", name, ("chain", "draw"), lead, kind)]
     trace = _trace_of(history)
     variables += [Variable("training", name, t.dims, t.values.shape) for name, t in trace.items()]
-    variables += [Variable("constant_data", "x", ("obs_id", *_input_dims(x.shape[1:])), tuple(x.shape))]
+    variables += _input_variables("constant_data", x)
     if x_new is not x:
-        dims = ("obs_id", *_input_dims(x.shape[1:]))
-        variables += [Variable("predictions_constant_data", "x", dims, tuple(x_new.shape))]
+        variables += _input_variables("predictions_constant_data", x_new)
     if y is not None:
         dims = ("obs_id",) + (("target",) if y.ndim > 1 else ())
         dtype = np.float32 if y.is_floating_point() and _kind_of(first) is np.float32 else np.int64
@@ -348,7 +366,7 @@ def to_arviz(
     where nothing says them eta and temperature are 1.
 
     :param posterior: the fitted posterior.
-    :param x: raw inputs (N, ...), tensors, arrays or lists.
+    :param x: raw inputs (N, ...), tensors, arrays or lists; a tuple of several tensors for a program that takes them.
     :param y: labels (N,) or raw targets (N,) or (N, D), likewise; without them nothing is observed.
     :param num_samples: draws; of a sampler all stored draws are taken instead, each once.
     :param split: where the rows come from: 'train', 'validation', 'test' or 'other'; `loo` needs to know.
@@ -367,26 +385,21 @@ def to_arviz(
         raise ValueError(f"num_samples={num_samples} draws nothing: pass at least 1")
     if split is not None and split not in get_args(Split):
         raise ValueError(f"split={split!r} is unknown; choose one of {', '.join(get_args(Split))}")
-    if isinstance(x, (tuple, list)):
-        raise ValueError(f"x has {len(x)} inputs, and an export holds one: export draws of the predictions yourself")
     observed = None if y is None else posterior.raw_targets(y, standardised=standardised)
-    x = _as_precise(posterior.guide, posterior.standardise(x, standardised=standardised))
-    if x_new is None:
-        x_new = x
-    else:
-        x_new = _as_precise(posterior.guide, posterior.standardise(x_new, standardised=standardised))
+    x = _prepared(posterior, x, standardised)
+    x_new = x if x_new is None else _prepared(posterior, x_new, standardised)
     if observed is not None:
         check_finite(observed, "y")
-    if observed is not None and len(x) != len(observed):
-        raise ValueError(f"x has {len(x)} rows and y has {len(observed)}: pass one label per row")
+    if observed is not None and number_of_rows(x) != len(observed):
+        raise ValueError(f"x has {number_of_rows(x)} rows and y has {len(observed)}: pass one label per row")
     prior_samples = prior_samples or num_samples
     likelihood = likelihood_group(posterior, split, asked=log_likelihood)
     plan, chosen, lead = _plan(posterior, x, x_new, num_samples, prior_samples, sites, observed, history, likelihood)
     size = sum(v.nbytes for v in plan.variables)
     if path is None and size > MAX_BYTES:
         raise ValueError(
-            f"this export is {size / 2**30:.1f} GiB ({len(x)} rows, {lead[0] * lead[1]} draws): pass path='export.nc' "
-            f"to write it while drawing, or fewer rows, draws or sites"
+            f"this export is {size / 2**30:.1f} GiB ({number_of_rows(x)} rows, {lead[0] * lead[1]} draws): pass "
+            f"path='export.nc' to write it while drawing, or fewer rows, draws or sites"
         )
     store = store_for(path)
     arrays: dict[str, dict[str, Array]] = {}
@@ -402,6 +415,13 @@ def to_arviz(
     return store.finish(plan.coords, attributes_of(posterior, split, lead))
 
 
+def _prepared(posterior: Posterior, x: Any, standardised: bool | None) -> Inputs:
+    """Return inputs on the scale of the model and in the numbers of the guide; several are as they are handed in."""
+    if isinstance(x, tuple):
+        return map_inputs(lambda member: _as_precise(posterior.guide, member), as_inputs(x))
+    return _as_precise(posterior.guide, posterior.standardise(x, standardised=standardised))
+
+
 def _as_precise(guide: Any, x: Tensor) -> Tensor:
     """Return inputs in the numbers of the guide; arrays of NumPy come in 64 bits."""
     parameters = guide.parameters() if isinstance(guide, torch.nn.Module) else ()
@@ -409,10 +429,12 @@ def _as_precise(guide: Any, x: Tensor) -> Tensor:
     return x if like is None or not x.is_floating_point() else x.to(like.dtype)
 
 
-def _write_data(arrays: Mapping[str, Mapping[str, Array]], x: Tensor, x_new: Tensor, y: Tensor | None) -> None:
-    arrays["constant_data"]["x"][:] = as_numpy(_raw(x))
+def _write_data(arrays: Mapping[str, Mapping[str, Array]], x: Inputs, x_new: Inputs, y: Tensor | None) -> None:
+    for name, member in _named_inputs(x).items():
+        arrays["constant_data"][name][:] = as_numpy(_raw(member))
     if x_new is not x:
-        arrays["predictions_constant_data"]["x"][:] = as_numpy(_raw(x_new))
+        for name, member in _named_inputs(x_new).items():
+            arrays["predictions_constant_data"][name][:] = as_numpy(_raw(member))
     if y is not None:
         arrays["observed_data"]["obs"][:] = as_numpy(y)
 
@@ -427,31 +449,38 @@ def _write_draws(
     arrays: Mapping[str, Mapping[str, Array]],
     chosen: _Sites,
     lead: tuple[int, int],
-    x: Tensor,
-    x_new: Tensor,
+    x: Inputs,
+    x_new: Inputs,
     y: Tensor | None,
     seed: int,
 ) -> None:
     recorder = _Recorder(posterior.guide)
     places = Places(posterior.guide, lead)
-    rows = x if x_new is x else torch.cat([x, x_new.to(x)])
+    rows, n = x if x_new is x else _below(x, x_new), number_of_rows(x)
     draws = posterior.with_guide(recorder).stream(rows, lead[0] * lead[1], seed=seed)
     generator = torch.Generator().manual_seed(seed)
     for draw in draws:
         c, s = places.of(recorder.last)
         chosen.write(arrays["posterior"], c, s, recorder.last)
         alone = x_new is x or (isinstance(draw, RealDraw) and bool(draw.laws))  # laws are not cut: what they say is
-        here = draw if alone else draw.rows(slice(None, len(x)))
+        here = draw if alone else draw.rows(slice(None, n))
         drawn = _sampled(here, generator)
-        arrays["posterior_predictive"]["obs"][c, s] = drawn[: len(x)]
-        _write_prediction(arrays["predictions"], c, s, draw, 0 if x_new is x else len(x))
+        arrays["posterior_predictive"]["obs"][c, s] = drawn[:n]
+        _write_prediction(arrays["predictions"], c, s, draw, 0 if x_new is x else n)
         with posterior.turn():
-            of_sites = _log_prior(posterior.model, plain(x), recorder.last)
+            of_sites = _log_prior(posterior.model, map_inputs(plain, x), recorder.last)
         for name, array in arrays["log_prior"].items():
             array[c, s] = of_sites.get(name, np.nan)
         if y is not None:
             likelihood = arrays["log_likelihood" if "log_likelihood" in arrays else "log_density"]
-            likelihood["obs"][c, s] = as_numpy(_pointwise(here, y, drawn)[: len(x)])
+            likelihood["obs"][c, s] = as_numpy(_pointwise(here, y, drawn)[:n])
+
+
+def _below(x: Inputs, more: Inputs) -> Inputs:
+    """Return rows and more rows below them."""
+    pairs = zip(members(x), members(more), strict=True)
+    both = tuple(torch.cat([first, second.to(first)]) for first, second in pairs)
+    return both if isinstance(x, tuple) else both[0]
 
 
 def _write_prediction(arrays: Mapping[str, Array], c: int, s: int, draw: Draw, first: int) -> None:
@@ -467,10 +496,10 @@ def _write_prior(
     arrays: Mapping[str, Mapping[str, Array]],
     chosen: _Sites,
     num_samples: int,
-    x: Tensor,
+    x: Inputs,
     seed: int,
 ) -> None:
-    recorder = _Recorder(PriorGuide(posterior.model, draw_sites(posterior.guide, x[:1])))
+    recorder = _Recorder(PriorGuide(posterior.model, draw_sites(posterior.guide, first_rows(x))))
     generator = torch.Generator().manual_seed(seed)
     prior = posterior.with_guide(recorder)
     for s, draw in enumerate(prior.stream(x, num_samples, seed=seed)):

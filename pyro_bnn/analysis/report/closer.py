@@ -13,6 +13,7 @@ from pyro_bnn.analysis.report.svg import Chart, limits
 from pyro_bnn.analysis.scores.evaluation import ClassEvaluation, Evaluation, RealEvaluation
 from pyro_bnn.analysis.scores.intervals import interval_of
 from pyro_bnn.common.contract import contract_of
+from pyro_bnn.data.arrays import Inputs
 from pyro_bnn.inference.predictive import RealDraw
 from pyro_bnn.posterior import Posterior
 
@@ -183,9 +184,11 @@ def _percent(share: float) -> str:
 # -- numbers -------------------------------------------------------------------------------------------------------
 
 
-def curve_figure(posterior: Posterior, x: Tensor, evaluation: Evaluation, seed: int) -> Figure | None:
+def curve_figure(posterior: Posterior, x: Inputs, evaluation: Evaluation, seed: int) -> Figure | None:
     """Return the curve with its bands for one number over one input, and a little beyond its rows."""
-    if not isinstance(evaluation, RealEvaluation) or evaluation.y.ndim > 1 or x.reshape(len(x), -1).shape[1] != 1:
+    if not isinstance(evaluation, RealEvaluation) or evaluation.y.ndim > 1 or isinstance(x, tuple):
+        return None
+    if x.reshape(len(x), -1).shape[1] != 1:
         return None
     raw = raw_inputs(posterior, x).reshape(-1).double().cpu()
     low, high = float(raw.min()), float(raw.max())

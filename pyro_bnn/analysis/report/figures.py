@@ -13,6 +13,7 @@ from pyro_bnn.analysis.scores.calibration import Reliability
 from pyro_bnn.analysis.scores.evaluation import RealEvaluation
 from pyro_bnn.analysis.scores.selective import RejectionCurve
 from pyro_bnn.analysis.scores.signal_to_noise import WeightSummary
+from pyro_bnn.common.shown import significant
 
 __all__ = ["Figure", "Key"]
 
@@ -114,7 +115,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _figure(value: float, percent: bool) -> str:
-    return _percent(value) if percent else f"{value:.3g}"
+    return _percent(value) if percent else significant(value, 3)
 
 
 # -- classes -------------------------------------------------------------------------------------------------------
@@ -218,8 +219,8 @@ def prior_data_figure(drawn: Tensor, observed: Tensor) -> Figure:
     """Return histograms of targets drawn from the prior predictive and of the observed ones."""
     low, high = (float(v) for v in torch.cat([drawn.flatten(), observed.flatten()]).quantile(_tails(drawn)))
     words = (
-        f"Targets drawn before any data have a standard deviation of {float(drawn.std()):.3g}, the observed ones "
-        f"{float(observed.std()):.3g}."
+        f"Targets drawn before any data have a standard deviation of {significant(float(drawn.std()), 3)}, the "
+        f"observed ones {significant(float(observed.std()), 3)}."
     )
     groups = {"observed": observed.flatten(), "drawn from the prior": drawn.flatten()}
     return histogram_figure(groups, "Prior predictive", "target", high, words, bottom=low)
@@ -334,8 +335,8 @@ def error_rejection_figure(evaluation: RealEvaluation) -> Figure:
     x, y = _thin(rejected, errors, 0.9)
     at = [y[next(i for i, r in enumerate(x) if r >= share)] for share in (0.0, 0.2, 0.5)]
     words = (
-        f"The RMSE is {at[0]:.3g} on all rows, {at[1]:.3g} without the 20 % of largest predictive standard deviation, "
-        f"{at[2]:.3g} without half of them."
+        f"The RMSE is {significant(at[0], 3)} on all rows, {significant(at[1], 3)} without the 20 % of largest "
+        f"predictive standard deviation, {significant(at[2], 3)} without half of them."
     )
     chart = Chart("Error against rejection", words, "share refused", "RMSE of the rest", (0, 0.9), (0, max(y) * 1.05),
                   percent_x=True)  # fmt: skip

@@ -23,12 +23,13 @@ from pyro_bnn.analysis.scores.signal_to_noise import WeightSummary, pruning_curv
 from pyro_bnn.common.files import write_text
 from pyro_bnn.common.shown import visible
 from pyro_bnn.data import Data, Split
+from pyro_bnn.data.arrays import Inputs, first_rows
 from pyro_bnn.posterior import Posterior
 from pyro_bnn.version import __version__
 
 __all__ = ["Twin", "build_report", "default_outside", "fitted_temperature", "report_of", "write_report"]
 
-Rows: TypeAlias = tuple[Tensor, Tensor]
+Rows: TypeAlias = tuple[Inputs, Tensor]
 
 _OUTSIDE_ROWS = 500
 _VAL_ROWS = 2000
@@ -57,13 +58,17 @@ _KINDS = {
 }
 
 
-def default_outside(x: Tensor, seed: int = 0, *, rows: int = _OUTSIDE_ROWS) -> dict[str, Tensor]:
+def default_outside(x: Inputs, seed: int = 0, *, rows: int = _OUTSIDE_ROWS) -> dict[str, Tensor]:
     """
     Return `rows` unfamiliar inputs that need no other data set: noise and, for images, shuffled pixels.
+
+    Of several inputs that belong together there are none.
 
     :param x: inputs (N, ...), whose shape is taken.
     :param seed: of the noise.
     """
+    if isinstance(x, tuple):
+        return {}
     x = x[:rows]
     inputs = {"Gaussian noise": gaussian_noise(x, seed=seed)}
     if sections.is_image(x):
@@ -82,7 +87,7 @@ def fitted_temperature(posterior: Posterior, val: Rows, num_samples: int, seed: 
     :param num_samples: S, how many weight samples are drawn.
     :param seed: of the draws; the global random state is left as it is.
     """
-    x, y = (rows[:_VAL_ROWS] for rows in val)
+    x, y = first_rows(val[0], _VAL_ROWS), val[1][:_VAL_ROWS]
     log_probs, labels = accumulate(posterior, x, num_samples, seed).log_probs, posterior.raw_targets(y)
     if bool(log_probs.gather(1, labels.long().cpu()[:, None]).isinf().any()):
         return None
@@ -138,7 +143,7 @@ def build_report(
     if isinstance(evaluation, ClassEvaluation):
         null = ece_null(evaluation.log_probs, num_resamples=_NULL_RESAMPLES, seed=seed)
         temperature = None if val is None else fitted_temperature(posterior, val, evaluation.num_samples, seed)
-    summary = weight_summary(posterior, test[0][:1])
+    summary = weight_summary(posterior, first_rows(test[0]))
     others = sections.other_columns(evaluation, temperature, twin)
     curve = closer.curve_figure(posterior, test[0], evaluation, seed)
     chains = closer.chains(posterior, history, results)
@@ -215,7 +220,7 @@ def _about(
 
 def _predictions(
     posterior: Posterior,
-    x: Tensor,
+    x: Inputs,
     evaluation: Evaluation,
     outside: Mapping[str, Tensor] | None,
     twin: Twin | None,
@@ -235,7 +240,7 @@ def _predictions(
 
 
 def _pruning(posterior: Posterior, test: Rows, evaluation: Evaluation, seed: int) -> figures.Figure:
-    x, y = (rows[:_PRUNING_ROWS] for rows in test)
+    x, y = first_rows(test[0], _PRUNING_ROWS), test[1][:_PRUNING_ROWS]
     curve = pruning_curve(posterior, x, y, _FRACTIONS, _PRUNING_DRAWS, seed=seed)
     metric = next(name for name in ("accuracy", "rmse", "pred_nll") if name in evaluation.table["s_draws"])
     return figures.pruning_figure(curve, metric, len(y))

@@ -18,6 +18,8 @@ from pyro_bnn.analysis.scores.ood import accumulate, ood_scores, ood_table
 from pyro_bnn.analysis.scores.prior_check import prior_posterior
 from pyro_bnn.analysis.scores.selective import rejection_curve
 from pyro_bnn.analysis.scores.signal_to_noise import WeightSummary
+from pyro_bnn.common.shown import significant
+from pyro_bnn.data.arrays import Inputs, first_rows
 from pyro_bnn.data.standardise import plain, standardiser_of
 from pyro_bnn.inference.predictive import ClassDraw
 from pyro_bnn.posterior import Posterior
@@ -46,13 +48,18 @@ class _Number:
     def write(self, value: float | None) -> str:
         if value is None or not math.isfinite(value):
             return "–"
-        return f"{100 * value:.{self.digits}f} %" if self.percent else f"{value:.{self.digits}f}"
+        return f"{100 * value:.{self.digits}f} %" if self.percent else self._plain(value)
 
     def between(self, interval: tuple[float, float] | None) -> str:
         if interval is None:
             return ""
-        low, high = (f"{(100 * v if self.percent else v):.{self.digits}f}" for v in interval)
-        return f"{low} – {high}" + (" %" if self.percent else "")
+        if self.percent:
+            return " – ".join(f"{100 * v:.{self.digits}f}" for v in interval) + " %"
+        return " – ".join(self._plain(v) for v in interval)
+
+    def _plain(self, value: float) -> str:
+        """Return a number with its digits after the point, which thousands need none of."""
+        return f"{value:.{self.digits}f}" if abs(value) < 1000 else significant(value, 5)
 
 
 _NUMBERS = {
@@ -157,7 +164,7 @@ def verdict(evaluation: Evaluation) -> str:
     s = evaluation.table["s_draws"]
     if isinstance(evaluation, RealEvaluation):
         # a law without a mean, such as Cauchy's, has no RMSE
-        error = f"an RMSE of {s['rmse']:.4g}" if "rmse" in s else f"a predictive NLL of {s['pred_nll']:.4g}"
+        error = f"an RMSE of {significant(s['rmse'])}" if "rmse" in s else f"a predictive NLL of {s['pred_nll']:.4g}"
         return (
             f"On {len(evaluation.y):,} test rows the average of {evaluation.num_samples} networks has {error}, and its "
             f"90 % intervals hold {100 * s['coverage_0.9']:.1f} % of the targets."
@@ -260,27 +267,27 @@ def _ood_row(name: str, count: int, table: Mapping[str, Mapping[str, float]], le
     return {"name": name, "count": count, "scores": cells}
 
 
-def mistakes(posterior: Posterior, x: Tensor, evaluation: ClassEvaluation) -> list[Section]:
+def mistakes(posterior: Posterior, x: Inputs, evaluation: ClassEvaluation) -> list[Section]:
     """Return the wrong predictions of highest probability."""
     wrong = (~evaluation.correct).nonzero()[:, 0]
     order = evaluation.log_probs[wrong].amax(1).argsort(descending=True)
     return [_case(posterior, x, evaluation, i) for i in wrong[order][:_CASES].tolist()]
 
 
-def most_uncertain(posterior: Posterior, x: Tensor, evaluation: ClassEvaluation) -> list[Section]:
+def most_uncertain(posterior: Posterior, x: Inputs, evaluation: ClassEvaluation) -> list[Section]:
     """Return the rows of highest entropy."""
     order = evaluation.entropy.argsort(descending=True)
     return [_case(posterior, x, evaluation, i) for i in order[:_CASES].tolist()]
 
 
-def _case(posterior: Posterior, x: Tensor, evaluation: ClassEvaluation, i: int) -> Section:
+def _case(posterior: Posterior, x: Inputs, evaluation: ClassEvaluation, i: int) -> Section:
     """What a card about row i shows: its image, label, guess, bars of the likeliest classes, uncertainty."""
     p, label, guess = evaluation.log_probs[i].exp(), int(evaluation.labels[i]), int(evaluation.guess[i])
     names = [str(name) for name in posterior.info.get("class_names") or range(len(p))]
     top = p.topk(min(3, len(p)))
     return {
         "row": i,
-        "image": png(raw_inputs(posterior, x[i : i + 1])[0]) if is_image(x) else None,
+        "image": png(raw_inputs(posterior, x[i : i + 1])[0]) if isinstance(x, Tensor) and is_image(x) else None,
         "label": names[label],
         "bars": [
             {"name": names[k], "share": share, "right": k == label}
@@ -329,19 +336,19 @@ def largest_errors(evaluation: RealEvaluation) -> list[dict[str, str]]:
     return [
         {
             "row": str(i),
-            "observed": f"{float(y[i]):.4g}",
-            "predicted": f"{float(mean[i]):.4g} ± {float(sd[i]):.2g}",
+            "observed": significant(float(y[i])),
+            "predicted": f"{significant(float(mean[i]))} ± {significant(float(sd[i]), 2)}",
             "distance": f"{float(distance[i]):.1f} sd",
         }
         for i in distance.argsort(descending=True)[:_ERRORS].tolist()
     ]
 
 
-def prior_predictive(posterior: Posterior, x: Tensor, evaluation: Evaluation, seed: int) -> figures.Figure:
+def prior_predictive(posterior: Posterior, x: Inputs, evaluation: Evaluation, seed: int) -> figures.Figure:
     """Return what the prior says about some test rows beside what came of it."""
     confidences, targets = [], []
     generator = torch.Generator().manual_seed(seed)
-    for draw in prior_posterior(posterior).stream(x[:_PRIOR_ROWS], _PRIOR_DRAWS, seed=seed):
+    for draw in prior_posterior(posterior).stream(first_rows(x, _PRIOR_ROWS), _PRIOR_DRAWS, seed=seed):
         if isinstance(draw, ClassDraw):
             confidences.append(draw.log_probs.amax(1).exp().cpu())
         else:

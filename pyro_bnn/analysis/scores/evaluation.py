@@ -203,10 +203,7 @@ def evaluate_rows(
         with suppress(NotImplementedError):  # some of Pyro's guides name a median and have none
             point = next(posterior.stream(x, 1, plug_in=True, **options))
     draws = posterior.stream(x, num_samples, seed=seed, **options)
-    if (
-        not y.is_floating_point()
-        and not (point or next(posterior.stream(first_rows(x), 1, seed=seed, **options))).counts
-    ):
+    if _may_be_labels(y) and _of_classes(point or next(posterior.stream(first_rows(x), 1, seed=seed, **options)), y):
         labels = y.long().cpu()
         classes = ClassificationAccumulator(labels)
         for draw in draws:
@@ -232,6 +229,16 @@ def evaluate_rows(
         scored.cdf,
         scored.below,
     )
+
+
+def _may_be_labels(y: Tensor) -> bool:
+    """Whether targets are whole numbers, or the 0 and 1 in floating point that Pyro's Bernoulli observes."""
+    return not y.is_floating_point() or bool(((y == 0) | (y == 1)).all())
+
+
+def _of_classes(draw: Draw, y: Tensor) -> bool:
+    """Whether y are labels to a model that says this; floating ones only where there are two classes."""
+    return isinstance(draw, ClassDraw) and draw.log_probs.shape[1] == 2 if y.is_floating_point() else not draw.counts
 
 
 def _log_probs(draw: Draw) -> Tensor:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from pyro_bnn.common.mixtures import PredictiveAccumulator
+from pyro_bnn.data.arrays import Inputs
 from pyro_bnn.data.standardise import plain, standardiser_of
 from pyro_bnn.inference.predictive import ClassDraw
 from pyro_bnn.posterior import Posterior
@@ -105,7 +106,7 @@ def ood_table(inside: Mapping[str, Tensor], outside: Mapping[str, Tensor]) -> di
     }
 
 
-def accumulate(posterior: Posterior, x: Tensor, num_samples: int, seed: int | None) -> PredictiveAccumulator:
+def accumulate(posterior: Posterior, x: Inputs, num_samples: int, seed: int | None) -> PredictiveAccumulator:
     """Return the predictive of the rows of x, draw by draw, on the CPU."""
     result = PredictiveAccumulator()
     for draw in posterior.stream(x, num_samples, seed=seed):

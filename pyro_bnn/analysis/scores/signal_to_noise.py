@@ -22,6 +22,7 @@ from pyro_bnn.common.modules import evaluation_mode
 from pyro_bnn.common.moments import Welford
 from pyro_bnn.common.sites import is_subsample
 from pyro_bnn.common.turns import alone
+from pyro_bnn.data.arrays import Inputs, first_rows, map_inputs
 from pyro_bnn.data.standardise import plain
 from pyro_bnn.posterior import Posterior
 
@@ -54,14 +55,14 @@ def latent_values(trace: Any) -> dict[str, Tensor]:
     }
 
 
-def draw_sites(guide: Callable[..., Any], x: Tensor | None = None) -> dict[str, Tensor]:
+def draw_sites(guide: Callable[..., Any], x: Inputs | None = None) -> dict[str, Tensor]:
     """Return one draw of every latent site; `x` is what a guide that looks at its input is called with."""
     with alone(), torch.no_grad(), evaluation_mode(guide), poutine.block():
         return latent_values(poutine.trace(guide).get_trace(*(() if x is None else (x,))))
 
 
 def weight_summary(
-    posterior: Posterior, x: Tensor | None = None, *, num_samples: int = _DRAWS
+    posterior: Posterior, x: Inputs | None = None, *, num_samples: int = _DRAWS
 ) -> dict[str, WeightSummary]:
     """
     Return mean and standard deviation of every site.
@@ -70,11 +71,12 @@ def weight_summary(
     :param x: one input, for a hand-written guide that needs it.
     :param num_samples: draws to estimate from, where the guide does not state its moments.
     """
-    with posterior.turn(None if x is None else posterior.standardise(x)):
-        return _summary(posterior.guide, None if x is None else plain(posterior.standardise(x)), num_samples)
+    scaled = None if x is None else map_inputs(plain, posterior.standardise(x))
+    with posterior.turn(scaled):
+        return _summary(posterior.guide, scaled, num_samples)
 
 
-def _summary(guide: Any, x: Tensor | None, num_samples: int) -> dict[str, WeightSummary]:
+def _summary(guide: Any, x: Inputs | None, num_samples: int) -> dict[str, WeightSummary]:
     promised = contract_of(guide)
     if promised.has_moments:
         return {name: WeightSummary(*promised.site(name)) for name in promised.site_names()}
@@ -143,7 +145,7 @@ def prune_by_signal_to_noise(
 
 def pruning_curve(
     posterior: Posterior,
-    x: Tensor,
+    x: Inputs,
     y: Tensor,
     fractions: Sequence[float] = (0, 0.5, 0.75, 0.9, 0.95, 0.98),
     num_samples: int = 20,
@@ -160,7 +162,7 @@ def pruning_curve(
     :param num_samples: S, how many weight samples are drawn.
     :param seed: of the draws; the global random state is left as it is.
     """
-    summary = weight_summary(posterior, x[:1])
+    summary = weight_summary(posterior, first_rows(x))
     rows = []
     for fraction in fractions:
         pruned = prune_by_signal_to_noise(posterior, fraction, summary=summary)
