@@ -67,7 +67,7 @@ def _info(parts: Assembly) -> dict[str, Any]:
         "task": data.task,
         "input_shape": list(data.input_shape),
         "class_names": None if data.class_names is None else list(data.class_names),
-        **({} if data.train.columns is None else {"columns": list(data.train.columns)}),
+        **({} if data.test.columns is None else {"columns": list(data.test.columns)}),
         "standardiser": None if data.standardiser is None else data.standardiser.to_dict(),
         "y_standardiser": None if data.y_standardiser is None else data.y_standardiser.to_dict(),
         "num_data": len(data.train),
