@@ -264,8 +264,11 @@ def _main() -> None:
             text = insert_between(text, name, table)
         write_text(given.page, text)
     write_text(given.out / "uci.table.svg", picture(rows))
-    kept = [{"set": data, "method": method, **records[data, method]} for data, method in records]
-    write_text(given.out / "uci.table.json", json.dumps(kept, indent=1, sort_keys=True) + "\n")
+    kept = [
+        json.dumps({"set": data, "method": method, **record}, sort_keys=True)
+        for (data, method), record in records.items()
+    ]
+    write_text(given.out / "uci.table.json", "[\n" + ",\n".join(kept) + "\n]\n")
 
 
 if __name__ == "__main__":

@@ -139,7 +139,8 @@ STUDY = Study(
     design=_design,
     judge=_judge,
     explained="Only the count against MC dropout's grid fails: the ensemble's mean is higher on eight sets, by two "
-    "standard errors on four; the intervals of boston, energy, power and wine hold 0, and on concrete it is .08 lower.",
+    "standard errors on four; the intervals of boston, energy, power and wine hold 0, and on concrete it is .08 lower. "
+    "A second hidden layer closes that gap, and is above the grid on all nine, by two standard errors on six.",
     metric=("rmse_mean", "test RMSE"),
     scales=("cpu", "source"),
 )
