@@ -165,6 +165,11 @@ def _taken(model: Callable[..., Any], guide: Callable[..., Any], x: Inputs, plug
     raise failure
 
 
+def _is_expanded(tensor: Tensor) -> bool:
+    """Return whether a number is shown several times, so that nobody can write to it."""
+    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+
+
 @final
 class _Hands:
     """What is left in the decks of a guide for one prediction, and what the model holds besides."""
@@ -174,7 +179,7 @@ class _Hands:
         self.decks = list(promised.decks())
         self.left: list[list[int]] = [[] for _ in self.decks]
         moved = isinstance(model, nn.Module) and promised.moves_model()
-        self.moved = [*model.parameters(), *model.buffers()] if moved else []
+        self.moved = [t for t in (*model.parameters(), *model.buffers()) if not _is_expanded(t)] if moved else []
         if not self.decks:  # one that has rounds and does not show what it deals from
             promised.restart()
 

@@ -85,7 +85,6 @@ def build_model(spec: Mapping[str, Any], trust: Collection[str] = (), *, entries
             _built("likelihoods", spec["likelihood"], trust),
             spec["num_data"],
             random=spec["random"],
-            keep_values=False,
         )
 
 

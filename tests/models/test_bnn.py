@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pyro_bnn.assemble import build_model
-from pyro_bnn.guides import AutoMeanFieldNormal
-from pyro_bnn.inference import FlatMeanField_ELBO, local_reparameterization
+from pyro_bnn.common.own_state import model_state
+from pyro_bnn.guides import AutoMeanFieldNormal, StoredDraws
+from pyro_bnn.inference import FlatMeanField_ELBO, local_reparameterization, predictive_draws
 from pyro_bnn.models import BNN, MLP, LeNet5, likelihoods, priors
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
@@ -677,3 +678,19 @@ def test_a_guide_cannot_start_from_values_that_are_not_kept() -> None:
         AutoMeanFieldNormal(make(keep_values=False), init_loc="net")
     with pytest.raises(TypeError, match="give True or False"):
         make(keep_values=1)
+
+
+def test_stored_draws_that_move_the_model_predict_without_its_values() -> None:
+    """Batch normalisation's statistics come with each draw, and are what they were afterwards."""
+    torch.manual_seed(0)
+    net, (x, _) = NETWORKS["batch_norm"](), classes()
+    predictions = []
+    for keep_values in (True, False):
+        model = make(net, keep_values=keep_values)
+        size = sum(model.template.get_parameter(name).numel() for name in model.random_names)
+        states = [{name: value + s for name, value in model_state(model).items()} for s in range(3)]
+        guide = StoredDraws.from_flat(model, torch.linspace(-1, 1, 3 * size).view(3, size), states=states)
+        before = model_state(model)
+        predictions.append(torch.stack([draw.log_probs for draw in predictive_draws(model, guide, x, 3, seed=0)]))
+        assert all(torch.equal(value, before[name]) for name, value in model_state(model).items())
+    assert torch.equal(*predictions)
