@@ -23,13 +23,12 @@ from pyro_bnn.common.files import insert_between, write_text
 from pyro_bnn.studies._uci_published import PUBLISHED, SETS
 from pyro_bnn.studies.study import Scale
 from pyro_bnn.studies.trials import default_store, run_trials, stored, took
-from pyro_bnn.studies.uci import METHODS, sets_of, trial
+from pyro_bnn.studies.uci import METHODS, RIVALS, apart, is_ahead, is_level, sets_of, trial
 
 __all__ = ["as_csv", "as_markdown", "picture", "rows_of"]
 
 CHOSEN = "ensemble"
 """The one method that is put beside the published ones."""
-RIVALS = ("VI", "MC dropout, grid", "SLANG")
 NOT_THE_SAME = "not the same splits"
 _SCORES = ("ll", "rmse", "crps", "cover50", "cover90", "cover95")
 _ALONE = {"ensemble": "single", "two layers": "two layers, single", "one noise level": "one noise level, single"}
@@ -93,12 +92,15 @@ def as_markdown(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         ]
         for data in sets
     ]
-    counts = [
-        [method, name, str(len(apart)), *(str(sum(map(test, apart))) for test in (_is_level, _is_above, _is_ahead))]
-        for method in methods
-        for name in RIVALS
-        if (apart := _apart({data: ours[data, method] for data in SETS if (data, method) in ours}, name))
-    ]
+    counts = []
+    for method in methods:
+        likelihoods = {data: (row["ll"], row["ll_se"]) for data in sets if (row := ours.get((data, method)))}
+        for rival in RIVALS:
+            differences = [(d, s) for _, d, s in apart(likelihoods, rival)]
+            level, above, ahead = (
+                sum(holds(d, s) for d, s in differences) for holds in (is_level, _is_above, is_ahead)
+            )
+            counts.append([method, rival, *map(str, (len(differences), level, above, ahead))])
     among = [
         [data, *(_with_error(ours[data, method], "ll") if (data, method) in ours else "" for method in methods)]
         for data in sets
@@ -131,26 +133,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _apart(rows: Mapping[str, Mapping[str, Any]], rival: str) -> list[tuple[float, float]]:
-    """Return the difference of the means to a published method and its standard error, of the sets that both have."""
-    theirs = PUBLISHED[rival]
-    return [
-        (row["ll"] - theirs.ll[data], math.hypot(row["ll_se"], theirs.ll_se.get(data, 0.0)))
-        for data, row in rows.items()
-        if data in theirs.ll
-    ]
-
-
-def _is_level(apart: tuple[float, float]) -> bool:
-    return apart[0] + 2 * apart[1] >= 0
-
-
-def _is_above(apart: tuple[float, float]) -> bool:
-    return apart[0] > 0
-
-
-def _is_ahead(apart: tuple[float, float]) -> bool:
-    return apart[0] - 2 * apart[1] > 0
+def _is_above(d: float, s: float) -> bool:
+    return d > 0
 
 
 # -- the figure --------------------------------------------------------------------------------------------------------

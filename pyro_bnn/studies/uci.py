@@ -21,13 +21,14 @@ d = ours - theirs, s^2 = se^2 + their se^2; "level" is d + 2 s >= 0, "ahead" d -
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from pyro_bnn.studies._uci_published import PUBLISHED, SETS
 from pyro_bnn.studies.findings import Finding, Verdict
 from pyro_bnn.studies.study import Results, Scale, Study, Trial
 
-__all__ = ["METHODS", "SIZES", "SMALL", "STUDY", "against", "sets_of", "trial"]
+__all__ = ["METHODS", "RIVALS", "SIZES", "SMALL", "STUDY", "apart", "is_ahead", "is_level", "sets_of", "trial"]
 
 SIZES: dict[str, tuple[int, int, int, int]] = {
     # splits, hidden units, epochs, batch size
@@ -54,6 +55,12 @@ METHODS: dict[str, dict[str, object]] = {
     "NUTS": {"method": "nuts"},
 }
 """The chosen method first; the others change it. Those with a `method` are of :mod:`pyro_bnn.studies._uci_apart`."""
+
+RIVALS = ("VI", "MC dropout, grid", "SLANG")
+"""The published methods that the claim is about."""
+
+_Comparison: TypeAlias = Callable[[float, float], bool]
+"""Of a difference and its standard error."""
 
 SMALL = ("boston", "concrete", "energy", "wine", "yacht")
 """The sets that NUTS is run on: all rows are looked at in each of its steps."""
@@ -88,34 +95,51 @@ def _design(scale: Scale) -> list[Trial]:
     return trials
 
 
-def against(results: Results, rival: str, prefix: str = "") -> list[tuple[str, float, float]]:
-    """Return set, difference to a published method and its standard error, of every set that both have."""
-    published, rows = PUBLISHED[rival], []
-    for data, theirs in published.ll.items():
-        record = results.record(f"{data}, ensemble", 0)
-        se = math.hypot(record[f"{prefix}ll_se"] or 0.0, published.ll_se.get(data, 0.0))
-        rows.append((data, record[f"{prefix}ll_mean"] - theirs, se))
-    return rows
+def apart(ours: Mapping[str, tuple[float, float]], rival: str) -> list[tuple[str, float, float]]:
+    """
+    Return set, difference to a published method and its standard error, of every set that both have.
+
+    :param ours: mean log-likelihood and its standard error by set.
+    :param rival: the published method.
+    """
+    theirs = PUBLISHED[rival]
+    return [
+        (data, ours[data][0] - ll, math.hypot(ours[data][1], theirs.ll_se.get(data, 0.0)))
+        for data, ll in theirs.ll.items()
+        if data in ours
+    ]
 
 
-def _count(statement: str, rows: Sequence[tuple[str, float, float]], least: int, ahead: bool) -> Finding:
-    """Say on how many sets the method is ahead, or level; confirmed with `least` of them or more."""
-    count = sum(d - 2 * s > 0 if ahead else d + 2 * s >= 0 for _, d, s in rows)
+def is_level(d: float, s: float) -> bool:
+    """Return whether a difference d of standard error s is not below 0 by two of them."""
+    return d + 2 * s >= 0
+
+
+def is_ahead(d: float, s: float) -> bool:
+    """Return whether a difference d of standard error s is above 0 by two of them."""
+    return d - 2 * s > 0
+
+
+def _count(statement: str, rows: Sequence[tuple[str, float, float]], least: int, holds: _Comparison) -> Finding:
+    """Say on how many sets it holds; confirmed with `least` of them or more."""
+    count = sum(holds(d, s) for _, d, s in rows)
     verdict: Verdict = "confirmed" if count >= least else "contradicted"
     return Finding(f"{statement} on at least {least} of {len(rows)}", verdict, count, count, count, None, 0, 0.0)
 
 
 def _judge(results: Results) -> list[Finding]:
-    vi, dropout, slang = (against(results, rival) for rival in ("VI", "MC dropout, grid", "SLANG"))
+    records = {data: results.record(f"{data}, ensemble", 0) for data in SETS}
+    ours = {data: (record["ll_mean"], record["ll_se"] or 0.0) for data, record in records.items()}
+    vi, dropout, slang = (apart(ours, rival) for rival in RIVALS)
     findings = [
-        _count("level with VI", vi, 9, ahead=False),
-        _count("ahead of VI", vi, 6, ahead=True),
-        _count("ahead of MC dropout's grid", dropout, 7, ahead=True),
-        _count("level with SLANG", slang, 8, ahead=False),
+        _count("level with VI", vi, 9, is_level),
+        _count("ahead of VI", vi, 6, is_ahead),
+        _count("ahead of MC dropout's grid", dropout, 7, is_ahead),
+        _count("level with SLANG", slang, 8, is_level),
     ]
     for rival, rows in (("VI", vi), ("MC dropout", dropout), ("SLANG", slang)):
         for data, d, s in rows:
-            verdict: Verdict = "confirmed" if d - 2 * s > 0 else "contradicted" if d + 2 * s < 0 else "inconclusive"
+            verdict: Verdict = "confirmed" if is_ahead(d, s) else "inconclusive" if is_level(d, s) else "contradicted"
             findings.append(
                 Finding(f"{data}: above {rival}", verdict, d, d - 2 * s, d + 2 * s, None, 0, None, decides=False)
             )

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, cast, final, runtime_ch
 
 import torch
 from torch import Tensor
+from torch import library as operations
 from torch.autograd.function import once_differentiable
 
 from pyro_bnn.common.adam import AdamNumbers
@@ -319,7 +320,7 @@ def outputs(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
 # ---------------------------------------------------------------------------------------------------- as operations
 
 _NUMBERS = "int[] stops, float[] prior_loc, float[] prior_inv_scale"
-_OPERATIONS = torch.library.Library("pyro_bnn", "DEF")
+_OPERATIONS = operations.Library("pyro_bnn", "DEF")
 _OPERATIONS.define(
     f"mean_field_draw(Tensor loc, Tensor rho, {_NUMBERS}) -> (Tensor, Tensor, Tensor)",
     tags=(torch.Tag.nondeterministic_seeded,),
