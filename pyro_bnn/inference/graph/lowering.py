@@ -9,6 +9,7 @@ simplification does:
     constants        what follows from Python's numbers alone (zeros, ones, ranges) is computed once; what depends on a
                      tensor that was there before is computed at every run, for somebody may have written to it
     repetitions      equal pure operations are computed once
+    writes           an element-wise one over a result that nobody reads as it was is no write but a result of its own
     in place         an element-wise result takes the memory of an operand that nobody needs any more
 
 None of this changes a number: the same kernels see the same operands. (a + b * c as one addcmul would save a pass over
@@ -121,6 +122,16 @@ _FAST: dict[Any, Callable[..., Any]] = {
     native.OUTPUTS: native.outputs,
 }
 
+
+def _over(with_out: Any) -> Callable[..., Tensor]:
+    """Return an operation on a gradient that puts its result where the gradient lies."""
+
+    def over(grad_output: Tensor, *args: Any) -> Tensor:
+        return cast(Tensor, with_out(grad_output, *args, grad_input=grad_output))
+
+    return over
+
+
 _IN_PLACE: dict[
     Any, tuple[Callable[..., Any], tuple[int, ...]]
 ] = {  # in-place twin, and which operands it may overwrite
@@ -137,6 +148,18 @@ _IN_PLACE: dict[
     aten.abs.default: (Tensor.abs_, (0,)),
     aten.atanh.default: (Tensor.atanh_, (0,)),
     aten.reciprocal.default: (Tensor.reciprocal_, (0,)),
+    aten.sigmoid.default: (Tensor.sigmoid_, (0,)),
+    aten.sigmoid_backward.default: (_over(aten.sigmoid_backward.grad_input), (0,)),
+    aten.tanh_backward.default: (_over(aten.tanh_backward.grad_input), (0,)),
+    aten.threshold_backward.default: (_over(aten.threshold_backward.grad_input), (0,)),
+}
+_RESULT_OF_ITS_OWN = {  # an element-wise write, and the operation whose result it writes
+    aten.add_.Tensor: aten.add.Tensor,
+    aten.sub_.Tensor: aten.sub.Tensor,
+    aten.mul_.Tensor: aten.mul.Tensor,
+    aten.relu_.default: aten.relu.default,
+    aten.sigmoid_.default: aten.sigmoid.default,
+    aten.tanh_.default: aten.tanh.default,
 }
 
 
@@ -210,6 +233,7 @@ class _WorkingCopy:
     def __init__(self, graph: fx.Graph, constants: dict[Node, Tensor], fixed: set[Node]) -> None:
         self.graph = graph
         self.constants: dict[Node, Any] = dict(constants)
+        self._undo_writes()
         self.written: set[Node] = set()
         for node in graph.nodes:
             if node.op == "call_function":
@@ -237,6 +261,23 @@ class _WorkingCopy:
         self.graph.erase_node(node)
 
     # -- passes ------------------------------------------------------------------------------------------------
+
+    def _undo_writes(self) -> None:
+        """Let a write over a result that is not read as it was be a result of its own, as `relu(x, inplace=True)`."""
+        place = {node: i for i, node in enumerate(self.graph.nodes)}
+        sharing: dict[Node, list[Node]] = {}  # the nodes whose results lie in the memory of one
+        for node in self.graph.nodes:
+            sharing.setdefault(base_of(node), []).append(node)
+        for node in self.graph.nodes:
+            x = node.args[0] if node.target in _RESULT_OF_ITS_OWN and not node.kwargs else None
+            if not isinstance(x, Node) or x.op != "call_function" or base_of(x) is not x:
+                continue
+            before = [other for other in sharing[x] if place[other] < place[node]]
+            read_later = any(place[user] > place[node] for other in before for user in other.users)
+            if not read_later and all(_same_layout(x, i) for i in _inputs(node)):
+                node.target = _RESULT_OF_ITS_OWN[node.target]
+                sharing[node] = [other for other in sharing[x] if place[other] >= place[node]]
+                sharing[x] = before
 
     def drop_dead_code(self) -> None:
         for node in reversed(list(self.graph.nodes)):
