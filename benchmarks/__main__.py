@@ -6,10 +6,11 @@ Time this library beside its peers, on the same work, in one run.
     python -m benchmarks --only lenet5 --rounds 40
     python -m benchmarks --quick                  a look, not a measurement
 
-Training steps of eight networks, draws by layer, predictions with S = 100 draws on 10,000 images, the cost of a weight
-from 10^4 to 10^8 weights with peak memory, import times. Prints tables, writes results.json, chart.png and cost.png
-beside this file; what a run of everything has so far is in unfinished.json. `python -m benchmarks.readme` puts the
-table into the README. A library that is not installed, or does not run the work, is named with the reason.
+Training steps of eight networks, draws by layer, predictions with S = 100 draws on 10,000 images and those of a wide
+network, the first three steps at 11 M weights, the cost of a weight from 10^4 to 10^8 weights with peak memory, import
+times. Prints tables, writes results.json, chart.png and cost.png beside this file; what a run of everything has so far
+is in unfinished.json. `python -m benchmarks.readme` puts the table into the README. A library that is not installed, or
+does not run the work, is named with the reason.
 """
 
 import argparse
@@ -34,17 +35,17 @@ from benchmarks.chart import draw
 from benchmarks.contenders import BASE, CONTENDERS, LAYERS, WIDE, Contender
 from benchmarks.cost import SIZES, draw_cost, one_size
 from benchmarks.cost import as_text as cost_as_text
-from benchmarks.processes import import_times, prediction_memory, training_memory
+from benchmarks.processes import first_steps, import_times, prediction_memory, training_memory
 from benchmarks.table import as_text
 from benchmarks.timing import Step, Summary, rounds, summarise, warm_up
-from benchmarks.work import images, works
+from benchmarks.work import digits, images, works
 from pyro_bnn.common.machine import cpu_name
 from pyro_bnn.common.memory import keep_freed_memory
 
 FOLDER = Path(__file__).parent
 KINDS = (
     *("lenet5", "resnet20", "mlp100", "wide-400", "wide-1200", "wide-3000", "encoder", "vgg16", "layers"),
-    *("predict", "cost", "imports", "memory"),
+    *("predict", "predict-wide", "first", "cost", "imports", "memory"),
 )
 Results = dict[str, Any]
 
@@ -130,9 +131,8 @@ def unfinished(path: Path, wanted: Results) -> Results | None:
     return results if same else None
 
 
-def prediction(rows: int, samples: int, count: int) -> Results:
-    work = works()["lenet5"]
-    x = images(rows)
+def prediction(name: str, x: Tensor, samples: int, count: int, contenders: Sequence[Contender] = CONTENDERS) -> Results:
+    work = works()[name]
 
     def build(contender: Contender) -> Step | None:
         if contender.predictor is None:
@@ -145,11 +145,26 @@ def prediction(rows: int, samples: int, count: int) -> Results:
         predict(x[:200], 2)  # fails, if it does, before the long work
         return step
 
-    steps, failed = prepare(build, 0)
+    steps, failed = prepare(build, 0, contenders)
     summaries = summarise(rounds(steps, count, 1, warm=False), BASE.title)
-    return entry(
-        f"Predicting {rows:,} images, {samples} draws: LeNet-5", summaries, failed, rounds=count, draws=samples
-    )
+    network = work.title.partition(", batch")[0]
+    title = f"Predicting {len(x):,} images, {samples} draws: {network}"
+    return entry(title, summaries, failed, rounds=count, draws=samples)
+
+
+def first(name: str, count: int, threads: int) -> Results:
+    """Return the time of the first three steps, each in a process of its own, in interleaved rounds."""
+    seconds: dict[str, list[float]] = {}
+    failed: dict[str, str] = {}
+    for _ in range(count):
+        for contender in WIDE:
+            if contender.title not in failed:
+                try:
+                    seconds.setdefault(contender.title, []).append(first_steps(contender.title, name, threads))
+                except RuntimeError as error:
+                    failed[contender.title] = reason(error)
+    done = {title: values for title, values in seconds.items() if len(values) == count}
+    return entry(f"First three steps: {works()[name].title}", summarise(done, BASE.title), failed, rounds=count)
 
 
 def imports(count: int) -> Results:
@@ -219,7 +234,9 @@ def main() -> None:
         },
         "layers": lambda: training("lenet5", min(count, 40), options.steps, LAYERS),
         "cost": lambda: cost(SIZES[:4] if options.quick else SIZES, 3 if options.quick else 40, options.threads),
-        "predict": lambda: prediction(rows, samples, 2 if options.quick else options.predict_rounds),
+        "predict": lambda: prediction("lenet5", images(rows), samples, 2 if options.quick else options.predict_rounds),
+        "predict-wide": lambda: prediction("wide-3000", digits(rows // 10), samples // 10, min(count, 3), WIDE),
+        "first": lambda: first("wide-3000", min(count, 3), options.threads),
         "imports": lambda: imports(2 if options.quick else 3),
         "memory": lambda: memory(rows, options.threads),
     }

@@ -1,4 +1,4 @@
-"""What has to be measured from outside: import times, the command's --help, and peak memory."""
+"""What has to be measured from outside: import times, the command's --help, first steps and peak memory."""
 
 import subprocess
 import sys
@@ -23,6 +23,28 @@ def import_times(imports: dict[str, str], count: int) -> dict[str, list[float]]:
         for title, command in commands.items():
             seconds[title].append(_seconds(command))
     return seconds
+
+
+_FIRST = """
+import time, warnings; warnings.simplefilter("ignore")
+import torch; torch.set_num_threads({threads})
+from benchmarks.contenders import CONTENDERS
+from benchmarks.work import works
+contender = next(c for c in CONTENDERS if c.title == {title!r})
+step = contender.training_step(works()[{name!r}])
+start = time.perf_counter()
+for _ in range(3): step()
+print(time.perf_counter() - start)
+"""
+
+
+def first_steps(title: str, name: str, threads: int) -> float:
+    """Return the seconds of the first three steps of a fresh interpreter, with whatever it loads and records."""
+    code = _FIRST.format(title=title, name=name, threads=threads)
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+    return float(done.stdout.splitlines()[-1])
 
 
 def peak_mb(code: str) -> float:

@@ -15,6 +15,7 @@ COLUMNS = {
     "encoder": "encoder",
     "vgg16": "VGG-16",
     "predict": "100 draws",
+    "predict-wide": "wide-3000, 10 draws",
 }
 
 
@@ -64,9 +65,8 @@ def as_markdown(results: dict[str, Any]) -> str:
         "",
         f"Time relative to the same network in plain PyTorch {versions['torch']} with fused Adam: ratio of minima over "
         f"paired rounds, median ratio in brackets ({machine['threads']} threads, {machine['cpu']}, {machine['date']}). "
-        "The columns are training steps, the last is prediction on 10,000 images. Rounds: "
-        + ", ".join(f"{results['work'][kind]['rounds']}" for kind in kinds)
-        + ".",
+        "Columns of draws are predictions, of 10,000 images by LeNet-5 and 1,000 by wide-3000; the others are training "
+        "steps. Rounds: " + ", ".join(f"{results['work'][kind]['rounds']}" for kind in kinds) + ".",
     ]
     earlier = [
         f"{COLUMNS[kind]} on {date}"

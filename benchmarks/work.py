@@ -103,3 +103,8 @@ def works() -> dict[str, Work]:
 def images(count: int) -> Tensor:
     """Return the images to predict on, (N, 1, 28, 28)."""
     return torch.randn(count, 1, 28, 28, generator=torch.Generator().manual_seed(1))
+
+
+def digits(count: int) -> Tensor:
+    """Return the rows that wide networks predict on, (N, 784)."""
+    return images(count).flatten(1)
