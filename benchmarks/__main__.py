@@ -220,7 +220,7 @@ def main() -> None:
     rows, samples = (1_000, 10) if options.quick else (10_000, 100)
     measure: dict[str, Callable[[], Results]] = {
         "lenet5": lambda: training("lenet5", count, options.steps),
-        "resnet20": lambda: training("resnet20", min(count, 40), min(options.steps, 2)),
+        "resnet20": lambda: training("resnet20", count, 1),
         "mlp100": lambda: training("mlp100", min(count, 40), options.steps),
         **{
             name: partial(training, name, min(count, rounds_), steps, contenders)

@@ -1,6 +1,7 @@
 """The results as one picture: a panel of bars per kind of work, plain PyTorch as the line everybody is measured by."""
 
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import matplotlib
@@ -11,7 +12,7 @@ from matplotlib.axes import Axes
 
 from benchmarks.contenders import OURS
 
-PANELS = ("lenet5", "resnet20", "mlp100", "predict")
+PANELS = ("lenet5", "resnet20", "mlp100", "wide-1200", "predict", "predict-wide")
 INK, MUTED, GRID = "#1f2430", "#6b7280", "#e5e7eb"
 OWN, OWN_LIGHT, OTHER = "#0f766e", "#5eada5", "#c3c8d1"
 
@@ -58,7 +59,7 @@ def _panel(axes: Axes, work: dict[str, Any]) -> None:
         ticks = [i * step for i in range(int(top / step) + 2)]
         axes.set_xticks(ticks, [f"{t:g}×" for t in ticks])
         axes.set_xlim(0, top * 1.14)
-    axes.set_title(work["title"], fontsize=10.5, color=INK, loc="left", pad=8, fontweight="bold")
+    axes.set_title(fill(work["title"], 40), fontsize=10.5, color=INK, loc="left", pad=8, fontweight="bold")
     axes.grid(axis="x", color=GRID, linewidth=0.8, zorder=0)
     axes.tick_params(axis="both", length=0, labelcolor=INK)
     axes.tick_params(axis="x", labelsize=8, labelcolor=MUTED)

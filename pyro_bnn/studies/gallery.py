@@ -131,13 +131,12 @@ def _section(outcome: Mapping[str, Any], adjusted: Mapping[tuple[str, int], floa
 
 
 def _took(seconds: Mapping[str, float], unit: int, name: str) -> str:
-    """Return in words what trials took: of a processor, and by the clock where that is all that is known."""
-    parts = []
-    if seconds["cpu_seconds"]:
-        parts.append(f"{seconds['cpu_seconds'] / unit:.1f} {name} of a processor")
-    if seconds["seconds"]:
-        parts.append(f"{seconds['seconds'] / unit:.1f} {name} by the clock, beside other work")
-    return " and ".join(parts)
+    """Return in words what trials took: of a processor, and by the clock where that is all that was kept."""
+    own, clock = seconds["cpu_seconds"] / unit, seconds["seconds"] / unit
+    by_clock = f"{clock:.1f} {name} by the clock, beside other work"
+    if not own:
+        return by_clock if clock else ""
+    return f"{own:.1f} {name} of a processor" + (f", and those timed otherwise {by_clock}" if clock else "")
 
 
 def _cell(text: str) -> str:
