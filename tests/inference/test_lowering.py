@@ -120,6 +120,12 @@ def _scaled(x: Tensor, y: Tensor) -> list[Tensor]:
     return [(x @ y).add_(y, alpha=0.3).relu_()]
 
 
+def _square(x: Tensor, y: Tensor) -> list[Tensor]:
+    y = y.detach().requires_grad_()
+    h = (x @ y).square()
+    return list(torch.autograd.grad((h * h).sum(), [y]))
+
+
 def _gradients(x: Tensor, y: Tensor) -> list[Tensor]:
     x, y = x.detach().requires_grad_(), y.detach().requires_grad_()
     h = torch.tanh(torch.sigmoid(torch.relu(x @ y)))
@@ -138,6 +144,7 @@ PROGRAMS = [
     _itself,
     _twice,
     _scaled,
+    _square,
     _gradients,
 ]
 
@@ -153,6 +160,19 @@ def test_a_gradient_through_an_activation_lies_where_the_gradient_before_it_did(
     assert over == {"tanh_backward_", "sigmoid_backward_", "threshold_backward_"}
 
 
+def test_a_first_power_is_its_base() -> None:
+    assert assert_same(_square).source.count("pow_(") == 1  # the gradient's x ** 1 is gone
+
+
+def test_the_second_operand_is_written_over_where_only_that_is_not_read_again() -> None:
+    def function(x: Tensor, y: Tensor) -> list[Tensor]:
+        return [x * torch.exp(x @ y) + y]
+
+    source = assert_same(function).source
+    assert "= mul_(" in source
+    assert "= add_(" in source
+
+
 _WRITES: list[Callable[[Tensor, Tensor], Tensor]] = [
     lambda a, b: a.relu_(),
     lambda a, b: a.tanh_(),
@@ -160,6 +180,11 @@ _WRITES: list[Callable[[Tensor, Tensor], Tensor]] = [
     lambda a, b: a.add_(b),
     lambda a, b: a.mul_(b),
     lambda a, b: a.sub_(b),
+    lambda a, b: a.neg_(),
+    lambda a, b: a.abs_().sqrt_(),
+    lambda a, b: a.add_(b, alpha=-0.5),
+    lambda a, b: a.div_(b.abs() + 1),
+    lambda a, b: a.addcmul_(b, b, value=0.1),
     lambda a, b: a.copy_(b),
     lambda a, b: a.zero_(),
     lambda a, b: (a[1:].mul_(b[1:]), a)[1],

@@ -5,7 +5,7 @@ The graph of one training step (straight-line, static shapes) is simplified and 
 simplification does:
 
     dead code        is dropped, except for random draws, writes and what returns nothing (assertions)
-    no-ops           alias, detach, a view or expand to the same layout, t of t, x + 0, x * 1: their input instead
+    no-ops           alias, detach, a view or expand to the same layout, t of t, x + 0, x * 1, x ** 1: their input
     constants        what follows from Python's numbers alone (zeros, ones, ranges) is computed once; what depends on a
                      tensor that was there before is computed at every run, for somebody may have written to it
     repetitions      equal pure operations are computed once
@@ -69,6 +69,7 @@ _NEUTRAL: dict[Any, tuple[float, bool]] = {  # the constant that changes nothing
     aten.mul.Tensor: (1.0, True),
     aten.mul.Scalar: (1.0, False),
     aten.div.Tensor: (1.0, False),
+    aten.pow.Tensor_Scalar: (1.0, False),
 }
 
 _POOLED = native.DRAW  # its results lie in memory that the next run uses again
@@ -135,9 +136,9 @@ def _over(with_out: Any) -> Callable[..., Tensor]:
 _IN_PLACE: dict[
     Any, tuple[Callable[..., Any], tuple[int, ...]]
 ] = {  # in-place twin, and which operands it may overwrite
-    aten.add.Tensor: (Tensor.add_, (0,)),
+    aten.add.Tensor: (Tensor.add_, (0, 1)),
     aten.sub.Tensor: (Tensor.sub_, (0,)),
-    aten.mul.Tensor: (Tensor.mul_, (0,)),
+    aten.mul.Tensor: (Tensor.mul_, (0, 1)),
     aten.div.Tensor: (Tensor.div_, (0,)),
     aten.addcmul.default: (Tensor.addcmul_, (0,)),
     aten.relu.default: (Tensor.relu_, (0,)),
@@ -149,6 +150,7 @@ _IN_PLACE: dict[
     aten.atanh.default: (Tensor.atanh_, (0,)),
     aten.reciprocal.default: (Tensor.reciprocal_, (0,)),
     aten.sigmoid.default: (Tensor.sigmoid_, (0,)),
+    aten.sqrt.default: (Tensor.sqrt_, (0,)),
     aten.sigmoid_backward.default: (_over(aten.sigmoid_backward.grad_input), (0,)),
     aten.tanh_backward.default: (_over(aten.tanh_backward.grad_input), (0,)),
     aten.threshold_backward.default: (_over(aten.threshold_backward.grad_input), (0,)),
@@ -157,9 +159,17 @@ _RESULT_OF_ITS_OWN = {  # an element-wise write, and the operation whose result 
     aten.add_.Tensor: aten.add.Tensor,
     aten.sub_.Tensor: aten.sub.Tensor,
     aten.mul_.Tensor: aten.mul.Tensor,
+    aten.div_.Tensor: aten.div.Tensor,
+    aten.addcmul_.default: aten.addcmul.default,
     aten.relu_.default: aten.relu.default,
-    aten.sigmoid_.default: aten.sigmoid.default,
+    aten.exp_.default: aten.exp.default,
+    aten.log_.default: aten.log.default,
+    aten.neg_.default: aten.neg.default,
     aten.tanh_.default: aten.tanh.default,
+    aten.abs_.default: aten.abs.default,
+    aten.atanh_.default: aten.atanh.default,
+    aten.sqrt_.default: aten.sqrt.default,
+    aten.sigmoid_.default: aten.sigmoid.default,
 }
 
 
@@ -269,7 +279,7 @@ class _WorkingCopy:
         for node in self.graph.nodes:
             sharing.setdefault(base_of(node), []).append(node)
         for node in self.graph.nodes:
-            x = node.args[0] if node.target in _RESULT_OF_ITS_OWN and not node.kwargs else None
+            x = node.args[0] if node.target in _RESULT_OF_ITS_OWN else None
             if not isinstance(x, Node) or x.op != "call_function" or base_of(x) is not x:
                 continue
             before = [other for other in sharing[x] if place[other] < place[node]]
@@ -472,9 +482,9 @@ class _WorkingCopy:
         kwargs = {k: _source(v, names, scope) for k, v in node.kwargs.items()}
         if target in _IN_PLACE and self.pure(node):
             twin, operands = _IN_PLACE[target]
-            for i in operands:
+            for i in operands if not kwargs else operands[:1]:  # a + b is b + a, but a + alpha b is not
                 if self._may_overwrite(node, node.args[i], dying, alive, kept):
-                    function = twin
+                    function, args = twin, args if i == 0 else args[::-1]
                     break
         if function not in functions:
             name = target._schema.name.partition("::")[2] + ("_" if function not in (_FAST.get(target), target) else "")
