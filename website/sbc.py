@@ -1,8 +1,8 @@
 """
 The figure of simulation-based calibration: `python website/sbc.py` runs the checks that it shows, and draws it.
 
-A line through twelve rows whose inputs lie around 1.5, so that slope and intercept have a correlation of -.9: NUTS, the
-full-rank guide and the mean-field guide, on the same 100 data sets from the prior. It takes some minutes.
+A line through twelve rows whose inputs lie around 1.5, so that slope and intercept have a correlation of -.88: NUTS,
+the full-rank guide and the mean-field guide, on the same 100 data sets from the prior. It takes some minutes.
 """
 
 from collections.abc import Callable, Sequence
@@ -77,6 +77,7 @@ def main() -> None:
         check = pb.sbc(line(), make, x, quantity=weights, together=True, datasets=100, draws=DRAWS)
         print(f"{name}: {check}", flush=True)
         check.plot(axes)
+        axes.set_title("")
         axes.set_title(f"{name}: {check.shape}", loc="left", fontsize=10, color=GREY)
         axes.set_facecolor("none")
         for item in (axes.xaxis.label, axes.yaxis.label, *axes.get_xticklabels(), *axes.get_yticklabels()):
