@@ -232,7 +232,10 @@ def main() -> None:
                 ("vgg16", 5, 1, WIDE),
             )
         },
-        "layers": lambda: training("lenet5", min(count, 40), options.steps, LAYERS),
+        "layers": lambda: {
+            **training("lenet5", min(count, 40), options.steps, LAYERS),
+            "title": f"Draws by layer: {works()['lenet5'].title}",
+        },
         "cost": lambda: cost(SIZES[:4] if options.quick else SIZES, 3 if options.quick else 40, options.threads),
         "predict": lambda: prediction("lenet5", images(rows), samples, 2 if options.quick else options.predict_rounds),
         "predict-wide": lambda: prediction("wide-3000", digits(rows // 10), samples // 10, min(count, 3), WIDE),

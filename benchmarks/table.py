@@ -19,6 +19,17 @@ COLUMNS = {
 }
 
 
+BESIDE = ("layers", "first")
+"""Work with contenders of its own: a line below the table."""
+
+
+def _beside(work: dict[str, Any]) -> str:
+    """Return one kind of work as a line: who needed what, ratio of minima and median ratio."""
+    rows = sorted(work["contenders"].items(), key=lambda item: item[1]["ratio_of_minima"])
+    said = (f"{name} {n['ratio_of_minima']:.2f} ({n['median_ratio']:.2f})" for name, n in rows if name != work["base"])
+    return f"{work['title']}: {', '.join(said)}."
+
+
 def as_text(work: dict[str, Any]) -> str:
     """Return one kind of work as a table for a terminal."""
     lines = [f"\n{work['title']}"]
@@ -75,6 +86,9 @@ def as_markdown(results: dict[str, Any]) -> str:
     ]
     if earlier:
         lines[-1] += f" Measured in an earlier run, on another machine of that kind: {', '.join(earlier)}."
+    for kind in BESIDE:
+        if kind in results["work"]:
+            lines += ["", _beside(results["work"][kind])]
     failed = [
         f"{title} on {COLUMNS[kind]} ({why})"
         for kind in kinds
