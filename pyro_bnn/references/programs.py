@@ -123,7 +123,7 @@ PROGRAMS: dict[str, Program] = {
             "gamma-network",
             "6 hidden units, 25 rows; the precisions of weights and noise have Gamma priors",
             {"program": "pyro_bnn.references.programs:gamma_network"},
-            nuts={"target_accept": 0.95},
+            nuts={"target_accept": 0.99},
             langevin=3e-3,
         ),
         Program(
