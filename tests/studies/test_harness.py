@@ -274,7 +274,10 @@ def test_what_trials_took_is_what_was_computed(tmp_path: Path) -> None:
     [
         ({"seconds": 120.0}, "They took 2.0 minutes by the clock, beside other work."),
         ({"cpu_seconds": 90.0}, "They took 1.5 minutes of a processor."),
-        ({"cpu_seconds": 90.0, "seconds": 6.0}, "1.5 minutes of a processor and 0.1 minutes by the clock"),
+        (
+            {"cpu_seconds": 90.0, "seconds": 6.0},
+            "1.5 minutes of a processor, and those timed otherwise 0.1 minutes by the",
+        ),
         (None, "5 seeds. Not done"),
     ],
 )
