@@ -78,7 +78,7 @@ def one_size(weights: int, count: int, threads: int) -> dict[str, Any]:
     units = units_of(weights)
     exact = 784 * units + units + units * units + units + 10 * units + 10
     start = _START.format(threads=threads, units=units)
-    count = count if exact < 3e6 else max(3, count // 4)
+    count = count if exact < 3e6 else max(3, count // 2) if exact < 3e7 else max(3, count // 4)
     found = _run(start + _TIME.format(count=count, calls=3 if exact < 3e6 else 1))
     memory = {c.title: _run(start + _MEMORY.format(title=c.title)) for c in (BASE, OURS[0])}
     (base, _), (own, ratio) = found[BASE.title], found[OURS[0].title]

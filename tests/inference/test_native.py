@@ -19,6 +19,7 @@ from pyro_bnn.guides.mean_field import AutoMeanFieldNormal
 from pyro_bnn.guides.softplus import softplus
 from pyro_bnn.inference.fit_state import Callback
 from pyro_bnn.inference.flat_elbo import FlatMeanField_ELBO, flat_kl
+from pyro_bnn.inference.graph import lowering
 from pyro_bnn.inference.graph import step as graph_step
 from pyro_bnn.inference.minibatch import MinibatchStep
 from pyro_bnn.inference.native import build, mean_field, use_kernel
@@ -376,6 +377,29 @@ def test_a_long_vector_s_memory_is_given_back_while_the_program_runs_beside(
     monkeypatch.setattr(graph_step._Recorded, "give_back", watched)
     assert trained(adam, True)[3] == 1
     assert found == [(True, False)] * 4  # at runs 1, 2, 4, 8
+
+
+@pytest.mark.parametrize("make", [adam, clipped])
+def test_wide_gradients_lie_where_those_of_the_run_before_did(
+    native: Kernel, make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = trained(make, trace=True)
+    places: list[int] = []
+    product = mean_field.product
+
+    def watched(name: str, a: Tensor, b: Tensor) -> Tensor:
+        made = product(name, a, b)
+        places.append(made.data_ptr())
+        return made
+
+    monkeypatch.setattr(lowering, "_MAPPED", 1)
+    monkeypatch.setattr(mean_field, "product", watched)
+    after = trained(make, trace=True)
+    assert all(map(torch.equal, before[0], after[0]))
+    assert torch.equal(before[1], after[1])
+    assert before[3] == after[3] == 1
+    assert len(places) > 12
+    assert len(set(places)) < len(places) / 2
 
 
 @pytest.mark.parametrize("guide", [{"max_scale": 0.5}, {"groups": "site"}, {"freeze": "scale"}])

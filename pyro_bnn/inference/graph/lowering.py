@@ -73,6 +73,9 @@ _NEUTRAL: dict[Any, tuple[float, bool]] = {  # the constant that changes nothing
 }
 
 _POOLED = native.DRAW  # its results lie in memory that the next run uses again
+_MAPPED = (
+    1 << 23
+)  # a product of so many numbers, 32 MB, would be fetched from the system anew, page by page, in every run
 
 # Functions with torch's fast argument parser that take the same positional arguments.
 _FAST: dict[Any, Callable[..., Any]] = {
@@ -477,6 +480,9 @@ class _WorkingCopy:
         if _schema(node) is None:  # getitem
             return f"{names[node.args[0]]}[{node.args[1]!r}]"  # type: ignore[index]
         target: Any = node.target
+        if _is_wide_gradient(node):
+            scope["product"] = native.product
+            return f"product({names[node]!r}, {', '.join(_source(a, names, scope) for a in node.args)})"
         function: Any = _FAST.get(target, getattr(target, "_op", target))
         args = [_source(a, names, scope) for a in node.args]
         kwargs = {k: _source(v, names, scope) for k, v in node.kwargs.items()}
@@ -505,6 +511,15 @@ class _WorkingCopy:
             return False
         own = base is operand and alive.get(base) == 1 and base not in kept and not self.tainted(operand)
         return own and _same_layout(node, operand) and not _overlaps_itself(operand)
+
+
+def _is_wide_gradient(node: Node) -> bool:
+    """Return whether a node is a large product that goes into the gradients of loc and rho, and nowhere else."""
+    found = _look(node)
+    if node.target is not aten.mm.default or found is None or found.numel < _MAPPED or node.kwargs:
+        return False
+    plain = found.dtype is torch.float32 and found.device.type == "cpu"
+    return plain and [user.target for user in node.users] == [native.GRADIENTS]
 
 
 def _is_pooled(base: Node) -> bool:

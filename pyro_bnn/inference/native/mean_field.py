@@ -201,6 +201,12 @@ def draw(
     return out, made, torch.tensor(kl, dtype=loc.dtype)
 
 
+def product(name: str, a: Tensor, b: Tensor) -> Tensor:
+    """Return the product of (m, k) and (k, n) in memory that the next run of the recording uses again."""
+    out = _buffer(name, a.shape[0] * b.shape[1], a.dtype).view(a.shape[0], b.shape[1])
+    return torch.mm(a, b, out=out)
+
+
 def gradients(
     of_sites: Sequence[Tensor | None],
     of_kl: Tensor,
