@@ -105,11 +105,13 @@ def entry(title: str, summaries: dict[str, Summary], failed: dict[str, str], **n
     }
 
 
-def training(name: str, count: int, calls: int, contenders: Sequence[Contender] = CONTENDERS) -> Results:
+def training(
+    name: str, count: int, calls: int, contenders: Sequence[Contender] = CONTENDERS, title: str = "Training step"
+) -> Results:
     work = works()[name]
     steps, failed = prepare(lambda contender: contender.training_step(work), 5, contenders)
     summaries = summarise(rounds(steps, count, calls), BASE.title)
-    return entry(f"Training step: {work.title}", summaries, failed, rounds=count, steps_per_round=calls)
+    return entry(f"{title}: {work.title}", summaries, failed, rounds=count, steps_per_round=calls)
 
 
 def cost(sizes: Sequence[int], count: int, threads: int) -> Results:
@@ -232,10 +234,7 @@ def main() -> None:
                 ("vgg16", 5, 1, WIDE),
             )
         },
-        "layers": lambda: {
-            **training("lenet5", min(count, 40), options.steps, LAYERS),
-            "title": f"Draws by layer: {works()['lenet5'].title}",
-        },
+        "layers": lambda: training("lenet5", min(count, 40), options.steps, LAYERS, "Draws by layer"),
         "cost": lambda: cost(SIZES[:4] if options.quick else SIZES, 3 if options.quick else 40, options.threads),
         "predict": lambda: prediction("lenet5", images(rows), samples, 2 if options.quick else options.predict_rounds),
         "predict-wide": lambda: prediction("wide-3000", digits(rows // 10), samples // 10, min(count, 3), WIDE),

@@ -9,8 +9,6 @@ gradients and the moments of Adam need (8 numbers to a weight, 4 without uncerta
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 from benchmarks.chart import GRID, INK, MUTED, OTHER, OWN
+from benchmarks.processes import printed
 
 __all__ = ["SIZES", "as_text", "draw_cost", "one_size"]
 
@@ -64,13 +63,6 @@ def units_of(weights: int) -> int:
     return max(1, round((-796 + math.sqrt(796**2 + 4 * (weights - 10))) / 2))
 
 
-def _run(code: str) -> Any:
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1])
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def one_size(weights: int, count: int, threads: int) -> dict[str, Any]:
     """Measure one size."""
     from benchmarks.contenders import BASE, OURS
@@ -79,8 +71,8 @@ def one_size(weights: int, count: int, threads: int) -> dict[str, Any]:
     exact = 784 * units + units + units * units + units + 10 * units + 10
     start = _START.format(threads=threads, units=units)
     count = count if exact < 3e6 else max(3, count // 2) if exact < 3e7 else max(3, count // 4)
-    found = _run(start + _TIME.format(count=count, calls=3 if exact < 3e6 else 1))
-    memory = {c.title: _run(start + _MEMORY.format(title=c.title)) for c in (BASE, OURS[0])}
+    found = json.loads(printed(start + _TIME.format(count=count, calls=3 if exact < 3e6 else 1)))
+    memory = {c.title: json.loads(printed(start + _MEMORY.format(title=c.title))) for c in (BASE, OURS[0])}
     (base, _), (own, ratio) = found[BASE.title], found[OURS[0].title]
     return {
         "weights": exact,

@@ -38,21 +38,22 @@ print(time.perf_counter() - start)
 """
 
 
-def first_steps(title: str, name: str, threads: int) -> float:
-    """Return the seconds of the first three steps of a fresh interpreter, with whatever it loads and records."""
-    code = _FIRST.format(title=title, name=name, threads=threads)
+def printed(code: str) -> str:
+    """Return the last line that a fresh interpreter prints which runs `code`."""
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1])
-    return float(done.stdout.splitlines()[-1])
+    return done.stdout.splitlines()[-1]
+
+
+def first_steps(title: str, name: str, threads: int) -> float:
+    """Return the seconds of the first three steps of a fresh interpreter, with whatever it loads and records."""
+    return float(printed(_FIRST.format(title=title, name=name, threads=threads)))
 
 
 def peak_mb(code: str) -> float:
     """Return the peak resident memory, in MB, of a fresh interpreter that runs `code` (Linux)."""
-    done = subprocess.run([sys.executable, "-c", code + _PEAK], check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1])
-    return float(done.stdout.splitlines()[-1]) / 1024
+    return float(printed(code + _PEAK)) / 1024
 
 
 _PEAK = """

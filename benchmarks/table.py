@@ -30,6 +30,20 @@ def _beside(work: dict[str, Any]) -> str:
     return f"{work['title']}: {', '.join(said)}."
 
 
+def _of_weights(rows: list[dict[str, Any]]) -> str:
+    """Return what many weights cost, as a line."""
+    many = [row for row in rows if row["weights"] > 4e5]
+    most = [row for row in rows if row["weights"] > 1e7]
+    extra, memory = [row["extra_ns"] for row in many], [row["own_mb"] / row["needed_mb"] for row in most]
+    return (
+        f"An MLP of {many[0]['weights'] / 1e6:.1f} to {many[-1]['weights'] / 1e6:.0f} million weights: a step of `fit` "
+        f"takes {min(extra):.1f} to {max(extra):.1f} ns a weight more than the deterministic one; its peak memory is, "
+        f"from {most[0]['weights'] / 1e6:.0f} million on, {min(memory):.2f} to {max(memory):.2f} of what parameters, "
+        "gradients and Adam's moments need, with `BNN(..., keep_values=False)`, where the network's own tensors, which "
+        "nobody reads any more, are given back."
+    )
+
+
 def as_text(work: dict[str, Any]) -> str:
     """Return one kind of work as a table for a terminal."""
     lines = [f"\n{work['title']}"]
@@ -86,6 +100,8 @@ def as_markdown(results: dict[str, Any]) -> str:
     ]
     if earlier:
         lines[-1] += f" Measured in an earlier run, on another machine of that kind: {', '.join(earlier)}."
+    if "cost" in results["work"]:
+        lines += ["", _of_weights(results["work"]["cost"]["rows"])]
     for kind in BESIDE:
         if kind in results["work"]:
             lines += ["", _beside(results["work"][kind])]

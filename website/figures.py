@@ -13,10 +13,21 @@ from pyro_bnn.optim import Adam, Cosine, PerSite
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 
 FILE = Path(__file__).parents[1] / "docs" / "assets" / "bands.svg"
 GREY = "#8a8f98"
 """Legible on white and on black."""
+
+
+def in_grey(axes: Axes) -> None:
+    """Draw axes in the grey that is legible on white and on black."""
+    axes.set_facecolor("none")
+    for item in (axes.xaxis.label, axes.yaxis.label, *axes.get_xticklabels(), *axes.get_yticklabels()):
+        item.set_color(GREY)
+    axes.tick_params(colors=GREY)
+    for spine in axes.spines.values():
+        spine.set_color(GREY)
 
 
 def main() -> None:
@@ -38,12 +49,7 @@ def main() -> None:
     axes.plot(x[:, 0], y, "o", color="#c8553d", markersize=4, zorder=5)
     axes.set(xlabel="x", ylabel="y", ylim=(-150, 150), xlim=(-6, 6))
     axes.set_title("", loc="left")
-    axes.set_facecolor("none")
-    for item in (axes.xaxis.label, axes.yaxis.label, *axes.get_xticklabels(), *axes.get_yticklabels()):
-        item.set_color(GREY)
-    axes.tick_params(colors=GREY)
-    for spine in axes.spines.values():
-        spine.set_color(GREY)
+    in_grey(axes)
     if axes.get_legend() is not None:
         axes.get_legend().remove()
     figure.savefig(FILE, transparent=True, metadata={"Date": None})

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import matplotlib.pyplot as plt
 import torch
+from figures import GREY, in_grey
 from torch import Tensor, nn
 
 import pyro_bnn as pb
@@ -19,12 +20,7 @@ from pyro_bnn.inference.samplers.mcmc import run_chain
 from pyro_bnn.models import BNN, likelihoods, priors
 from pyro_bnn.optim import Adam, Cosine, PerSite
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
 FILE = Path(__file__).parents[1] / "docs" / "assets" / "sbc.svg"
-GREY = "#8a8f98"
-"""Legible on white and on black."""
 DRAWS, STEPS, THIN = 99, 4000, 5
 
 
@@ -79,14 +75,9 @@ def main() -> None:
         check.plot(axes)
         axes.set_title("")
         axes.set_title(f"{name}: {check.shape}", loc="left", fontsize=10, color=GREY)
-        axes.set_facecolor("none")
-        for item in (axes.xaxis.label, axes.yaxis.label, *axes.get_xticklabels(), *axes.get_yticklabels()):
-            item.set_color(GREY)
-        axes.tick_params(colors=GREY)
+        in_grey(axes)
         for collection in axes.collections:
             collection.set(facecolor=GREY, alpha=0.25)
-        for spine in axes.spines.values():
-            spine.set_color(GREY)
         axes.get_legend().remove()
         if axes is not panels[0]:
             axes.set_ylabel("")

@@ -73,9 +73,8 @@ _NEUTRAL: dict[Any, tuple[float, bool]] = {  # the constant that changes nothing
 }
 
 _POOLED = native.DRAW  # its results lie in memory that the next run uses again
-_MAPPED = (
-    1 << 23
-)  # a product of so many numbers, 32 MB, would be fetched from the system anew, page by page, in every run
+_MAPPED = 1 << 23
+"""A float32 product of so many numbers, 32 MB, would be fetched from the system anew, page by page, in every run."""
 
 # Functions with torch's fast argument parser that take the same positional arguments.
 _FAST: dict[Any, Callable[..., Any]] = {
@@ -159,20 +158,9 @@ _IN_PLACE: dict[
     aten.threshold_backward.default: (_over(aten.threshold_backward.grad_input), (0,)),
 }
 _RESULT_OF_ITS_OWN = {  # an element-wise write, and the operation whose result it writes
-    aten.add_.Tensor: aten.add.Tensor,
-    aten.sub_.Tensor: aten.sub.Tensor,
-    aten.mul_.Tensor: aten.mul.Tensor,
-    aten.div_.Tensor: aten.div.Tensor,
-    aten.addcmul_.default: aten.addcmul.default,
-    aten.relu_.default: aten.relu.default,
-    aten.exp_.default: aten.exp.default,
-    aten.log_.default: aten.log.default,
-    aten.neg_.default: aten.neg.default,
-    aten.tanh_.default: aten.tanh.default,
-    aten.abs_.default: aten.abs.default,
-    aten.atanh_.default: aten.atanh.default,
-    aten.sqrt_.default: aten.sqrt.default,
-    aten.sigmoid_.default: aten.sigmoid.default,
+    getattr(getattr(aten, f"{operation._schema.name.removeprefix('aten::')}_"), operation._overloadname): operation
+    for operation in _IN_PLACE
+    if "backward" not in operation._schema.name
 }
 
 
