@@ -11,15 +11,18 @@ simplification does:
     repetitions      equal pure operations are computed once
     writes           an element-wise one over a result that nobody reads as it was is no write but a result of its own
     in place         an element-wise result takes the memory of an operand that nobody needs any more
+    pooling          of 2 x 2 pixels is done by a kernel of this library, which gives torch's numbers to the bit
 
-None of this changes a number: the same kernels see the same operands. (a + b * c as one addcmul would save a pass over
-the parameters in three places, but rounds once where the program rounds twice.) Whatever shares memory with a tensor
-that the graph writes to, such as the running statistics of a BatchNorm, is left alone.
+None of this changes a number: the same kernels, or one that gives the same bits, see the same operands. (a + b * c as
+one addcmul would save a pass over the parameters in three places, but rounds once where the program rounds twice.)
+Whatever shares memory with a tensor that the graph writes to, such as the running statistics of a BatchNorm, is left
+alone.
 
 Operations are called through torch's own Python functions where they exist, for they are called in half the time of
 `torch.ops`.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast, final
 
@@ -29,6 +32,7 @@ from torch.fx import Node
 
 from pyro_bnn.inference.graph.recording import Look, NotRecordable, Recorder, look, written_arguments
 from pyro_bnn.inference.native import mean_field as native
+from pyro_bnn.inference.native.max_pool import max_pool, takes_windows
 
 __all__ = ["Lowered", "lower"]
 
@@ -471,6 +475,9 @@ class _WorkingCopy:
         if _is_wide_gradient(node):
             scope["product"] = native.product
             return f"product({names[node]!r}, {', '.join(_source(a, names, scope) for a in node.args)})"
+        if _is_pooling(node):
+            scope["max_pool"] = max_pool
+            return f"max_pool({_source(node.args[0], names, scope)})"
         function: Any = _FAST.get(target, getattr(target, "_op", target))
         args = [_source(a, names, scope) for a in node.args]
         kwargs = {k: _source(v, names, scope) for k, v in node.kwargs.items()}
@@ -508,6 +515,21 @@ def _is_wide_gradient(node: Node) -> bool:
         return False
     plain = found.dtype is torch.float32 and found.device.type == "cpu"
     return plain and [user.target for user in node.users] == [native.GRADIENTS]
+
+
+def _is_pooling(node: Node) -> bool:
+    """Return whether the compiled kernel does a pooling of images."""
+    if node.target is not aten.max_pool2d_with_indices.default or node.kwargs:
+        return False
+    looks = [_look(other) for other in (cast(Node, node.args[0]), *node.users)]
+    if any(found is None or not _is_contiguous(found) or found.device.type != "cpu" for found in looks):
+        return False
+    images = cast(Look, looks[0])
+    return images.dtype is torch.float32 and takes_windows(images.shape, node.args[1:])
+
+
+def _is_contiguous(found: Look) -> bool:
+    return found.stride == tuple(math.prod(found.shape[i + 1 :]) for i in range(len(found.shape)))
 
 
 def _is_pooled(base: Node) -> bool:

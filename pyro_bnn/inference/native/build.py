@@ -1,5 +1,5 @@
 """
-Compile `mean_field.c`, keep the result in the user's cache, load it, and test it against torch.
+Compile the C files of this folder, keep the result in the user's cache, load it, and test it against torch.
 
 It is compiled at its first use with the C compiler of the machine (`$CC`, cc, gcc, clang), in about two seconds, into
 `$XDG_CACHE_HOME/pyro_bnn` (default `~/.cache/pyro_bnn`), under a name made of its source, compiler, options, processor
@@ -8,10 +8,9 @@ than it should, is not loaded, and is compiled anew. Where there is no such fold
 process for itself. Without a compiler, on processors other than CPUs, on Windows, or with `PYRO_BNN_KERNEL=off` in the
 environment, steps are made of torch's operations and give the same numbers but for rounding.
 
-When it is loaded three things are tested, in a few milliseconds: that its values are those of torch's operations, that
-its noise is torch's own stream to the bit, and that its step of Adam is that of torch's fused kernel to the bit. The
-first is a condition for using it at all; noise and Adam's step that another version of torch makes otherwise are left
-to torch.
+When it is loaded four things are tested, in a few milliseconds: that its values are those of torch's operations, that
+its noise is torch's own stream to the bit, and that its step of Adam and its pooling are those of torch's kernels to
+the bit. The first is a condition for using it at all; what another version of torch makes otherwise is left to torch.
 """
 
 import ctypes
@@ -37,7 +36,7 @@ __all__ = ["AdamRule", "Kernel", "Site", "kernel", "use_kernel"]
 
 log = getLogger("pyro_bnn")
 
-SOURCE = Path(__file__).with_name("mean_field.c")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("mean_field.c", "max_pool.c"))
 SWITCH = "PYRO_BNN_KERNEL"
 CHUNK = 16384
 """Numbers that one thread takes at a time."""
@@ -95,6 +94,13 @@ class _Work(ctypes.Structure):
     )
 
 
+class _Pooling(ctypes.Structure):
+    _fields_ = (
+        *((name, Pointer) for name in ("image", "maximum", "place")),
+        *((name, ctypes.c_int64) for name in ("planes", "height", "width", "next")),
+    )
+
+
 def _pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
@@ -113,7 +119,9 @@ class Kernel:
         self._run.argtypes = (Pointer, Pointer, ctypes.c_uint)
         self._states.argtypes = (Pointer, Pointer, ctypes.c_int64, ctypes.c_int64)
         self._adam.argtypes = (Pointer, Pointer, Pointer, ctypes.c_int64)
-        for function in (self._run, self._states, self._adam):
+        self._pool = library.max_pool
+        self._pool.argtypes = (Pointer, Pointer, ctypes.c_uint)
+        for function in (self._run, self._states, self._adam, self._pool):
             function.restype = None
         try:
             self._parallel = ctypes.cast(ctypes.CDLL(None).GOMP_parallel, Pointer)  # of the OpenMP that torch brings
@@ -124,6 +132,8 @@ class Kernel:
         """Whether its noise is torch's."""
         self.steps_adam = self._same_adam()
         """Whether its step of Adam is torch's."""
+        self.pools = self._same_pooling()
+        """Whether its pooling is torch's."""
 
     # -- the passes ----------------------------------------------------------------------------------------------
 
@@ -204,6 +214,16 @@ class Kernel:
             work.grad_loc, work.grad_rho = (tensor.data_ptr() - 4 * CHUNK * first for tensor in out)
         self._do(work, sites)
 
+    def max_pool(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the maxima of windows of 2 x 2 pixels of contiguous images (..., H, W), and their places in these."""
+        *planes, height, width = images.shape
+        shape = (*planes, height // 2, width // 2)
+        maxima, places = images.new_empty(shape), images.new_empty(shape, dtype=torch.int64)
+        pointers = map(_pointer, (images, maxima, places))
+        work = _Pooling(*pointers, math.prod(planes), height, width)
+        self._pool(ctypes.byref(work), self._parallel, torch.get_num_threads())
+        return maxima, places
+
     # -- tests ---------------------------------------------------------------------------------------------------
 
     def _check_values(self) -> None:
@@ -260,6 +280,17 @@ class Kernel:
         pairs = ((own, theirs), (mean, state["exp_avg"]), (square, state["exp_avg_sq"]))
         return all(torch.equal(a, b) for a, b in pairs)
 
+    def _same_pooling(self) -> bool:
+        images = torch.randn(2, 3, 7, 300, generator=torch.Generator().manual_seed(3)).relu()  # with many equal pixels
+        for i, value in enumerate((-0.0, math.nan, math.inf, -math.inf)):
+            images.view(-1)[i :: 11 + i] = value
+        for part in (images, images[..., :9].contiguous(), torch.full((1, 4, 4), -math.inf)):
+            ours, theirs = self.max_pool(part), torch.ops.aten.max_pool2d_with_indices(part, [2, 2], [2, 2])
+            same = torch.equal(ours[0].view(torch.int32), theirs[0].view(torch.int32))
+            if not same or not torch.equal(ours[1], theirs[1]):
+                return False
+        return True
+
 
 # -- compiling ---------------------------------------------------------------------------------------------------
 
@@ -281,7 +312,7 @@ def _machine() -> str:
 
 def _run_compiler(compiler: str, options: Sequence[str], out: Path) -> str | None:
     """Compile to `out`; return what the compiler said if it failed."""
-    command = [compiler, *options, "-shared", "-fPIC", str(SOURCE), "-o", str(out), "-lm"]
+    command = [compiler, *options, "-shared", "-fPIC", *map(str, SOURCES), "-o", str(out), "-lm"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     return None if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"
 
@@ -308,8 +339,9 @@ def compile_kernel(folder: Path) -> Path:
     compiler = _compiler()
     if compiler is None:
         raise RuntimeError("there is no C compiler (cc, gcc or clang; or name one with CC)")
-    parts = (SOURCE.read_text(), compiler, str(os.stat(compiler).st_mtime_ns), *_OPTIONS, *_WIDE, _machine())
-    stem = f"mean_field-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}"
+    sources = [path.read_text() for path in SOURCES]
+    parts = (*sources, compiler, str(os.stat(compiler).st_mtime_ns), *_OPTIONS, *_WIDE, _machine())
+    stem = f"kernel-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     _is_ours(folder)
     for path in sorted(folder.glob(f"{stem}-*.so")):
