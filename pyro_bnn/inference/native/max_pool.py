@@ -24,7 +24,8 @@ def takes_windows(shape: Sequence[int], options: Sequence[object]) -> bool:
 
     :param options: kernel size, stride, padding, dilation, ceil_mode of torch's operation, as many as were given.
     """
-    size, stride, padding, dilation, ceil_mode = (*options, *([], 0, 1, False)[len(options) - 1 :])
+    given: list[object] = [*options, *([], 0, 1, False)[len(options) - 1 :]]
+    size, stride, padding, dilation, ceil_mode = given
     windows = _all(size, 2) and (stride == [] or _all(stride, 2)) and _all(padding, 0) and _all(dilation, 1)
     if not windows or ceil_mode or len(shape) < 3 or min(shape[-2:]) < 2 or shape[-1] >= _MAX_WIDTH:
         return False
