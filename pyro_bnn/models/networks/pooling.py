@@ -2,7 +2,8 @@
 2x2 max pooling that is fast in prediction, too.
 
 torch's max_pool2d on a CPU looks at one element after another. Without a gradient to keep, the same maxima are taken of
-whole rows and then of whole columns, many numbers at a time.
+whole rows and then of whole columns, many numbers at a time. (Steps that are recorded pool by a compiled kernel:
+:mod:`pyro_bnn.inference.native.max_pool`.)
 """
 
 from typing import final
