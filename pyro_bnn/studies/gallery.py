@@ -13,6 +13,7 @@ from typing import Any
 from pyro_bnn.common.files import insert_between, write_text
 from pyro_bnn.studies.findings import holm
 from pyro_bnn.studies.picture import picture
+from pyro_bnn.studies.run import study_names
 
 __all__ = ["gallery", "outcomes_in", "summary", "write_gallery", "write_readme"]
 
@@ -87,6 +88,7 @@ def gallery(outcomes: Sequence[Mapping[str, Any]], pictures: str = "studies") ->
             for o in outcomes
         ),
         "",
+        *_without_verdict([outcome["study"] for outcome in outcomes]),
     ]
     for outcome in outcomes:
         parts += _section(outcome, adjusted, pictures)
@@ -128,6 +130,16 @@ def _section(outcome: Mapping[str, Any], adjusted: Mapping[tuple[str, int], floa
     if outcome["explained"]:
         lines += ["", outcome["explained"]]
     return [*lines, ""]
+
+
+def _without_verdict(shown: Sequence[str]) -> list[str]:
+    """Return in a sentence the studies that can be run and have no outcome among these."""
+    others = [name for name in study_names() if name not in shown]
+    if not others:
+        return []
+    names = ", ".join(f"`{name}`" for name in others)
+    words = f"Without a verdict, for they were not run at a scale that could give one: {names}."
+    return [*textwrap.wrap(words, 120), ""]
 
 
 def _took(seconds: Mapping[str, float], unit: int, name: str) -> str:

@@ -177,7 +177,7 @@ STUDY = Study(
     judge=_judge,
     figures=_figures,
     metric=("ratio", "spectral radius / sqrt(mu), by where the learning rate lies"),
-    scales=("smoke", "cpu", "source"),
+    scales=("smoke", "source"),
     explained='The source has the region "in the convex case"; a convex function with curvatures 1 and 25 on which '
     "heavy ball cycles for ever, inside both regions, shows that it is so for quadratics only.",
 )
