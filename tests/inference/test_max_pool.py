@@ -162,6 +162,13 @@ def test_a_recording_goes_on_without_the_kernel(native: Kernel) -> None:
         use_kernel(True)
 
 
+def test_a_recording_goes_on_with_images_of_another_kind(native: Kernel) -> None:
+    pool, x = torch.nn.MaxPool2d(2), images(60, 6, 28, 28)
+    made = recorded(pool, x)
+    for other in (x.double(), x.contiguous(memory_format=torch.channels_last), x.transpose(-1, -2)):
+        assert all(torch.equal(a, b) for a, b in zip(made([other]), with_gradient(pool)(other), strict=True))
+
+
 def test_a_torch_that_pools_otherwise_keeps_its_pooling(native: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of equal pixels another version might take the last: what the kernel does is then not used."""
     taken = Kernel.max_pool
