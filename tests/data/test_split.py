@@ -12,6 +12,7 @@ from torch.utils.data import (
 )
 
 from pyro_bnn.data.split import Split, as_split, balanced_indices, batches, stratified_indices, subset
+from pyro_bnn.data.standardise import Standardiser
 
 
 def rng(seed=0):
@@ -236,3 +237,31 @@ def test_subset_of_real_targets_and_of_classes():
 def test_subset_size_error(k):
     with pytest.raises(ValueError, match=f"a subset of {k} rows .* 1 to 100"):
         subset(Split(torch.zeros(100, 1), LABELS), k)
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [
+        torch.tensor([3, 0, 3]),
+        torch.tensor([-1, 2]),
+        torch.arange(6) % 2 == 0,
+        torch.tensor([1], dtype=torch.int32),
+        torch.tensor([], dtype=torch.int64),
+    ],
+)
+@pytest.mark.parametrize("layout", ["rows", "columns first", "channels last", "one number", "standardised"])
+def test_taken_rows_are_those_of_indexing(layout: str, indices: torch.Tensor) -> None:
+    x = torch.randn(6, 3, 4, 5)
+    x = {
+        "rows": x,
+        "columns first": x.transpose(1, 3),
+        "channels last": x.contiguous(memory_format=torch.channels_last),
+        "one number": x[:, 0, 0, 0].contiguous(),
+        "standardised": Standardiser.fit(x).apply(x),
+    }[layout]
+    taken = Split(x, torch.arange(6)).take(indices)
+    assert torch.equal(taken.x, x[indices])
+    assert taken.x.stride() == x[indices].stride()
+    assert type(taken.x) is type(x)
+    with pytest.raises(IndexError):
+        Split(x, torch.arange(6)).take(torch.tensor([6]))
