@@ -117,7 +117,8 @@ STUDY = Study(
     rule="Confirmed if on both data sets the 95 % bootstrap interval of Spearman's correlation of beta2 and the "
     "accuracy, over the uniform draws, lies below 0; contradicted if on either it lies above.",
     not_done="The source does not state its number of draws, which is 200 for MNIST and 60 for CIFAR-10 here, and "
-    "removes the outer tenths; here nothing is. At cpu scale 60 draws on 5,000 rows of MNIST (one epoch) and 30 on 2,000 of CIFAR-10 (three epochs), 1,000 test rows.",
+    "removes the outer tenths; here nothing is. At cpu scale 60 draws on 5,000 rows of MNIST (one epoch) and 30 on "
+    "2,000 of CIFAR-10 (three epochs), 1,000 test rows.",
     design=_design,
     judge=_judge,
     figures=_figures,
