@@ -150,6 +150,17 @@ QUOTED: dict[str, list[tuple[float, float, int]]] = {
         (6.5, POINTS * finding("overparameterised-resnet20", "test accuracy at eta = 10^-4"), 1)
     ],
     "gains a point by averaging": [(1, POINTS * finding("hwa-mnist", "accuracy of HWA above that of BBB"), 0)],
+    "gains a point over Bayes by Backprop": [
+        (1, POINTS * finding("hwa-mnist", "accuracy of HWA above that of BBB"), 0)
+    ],
+    ".16 points, within chance, and .005 nats": [
+        (0.16, POINTS * finding("hwa-mnist", "accuracy of HWA above that of BBB", "source"), 2),
+        (0.005, finding("hwa-mnist", "NLL of HWA below that of BBB", "source"), 3),
+    ],
+    "as much, to within .01 points": [
+        (0.01, POINTS * abs(finding("hwa-mnist", "accuracy of HWA above that of BBB averaged", scale)), 2)
+        for scale in ("cpu", "source")
+    ],
 }
 
 SETTINGS = (  # numbers that are set and not found, longest first where one holds another
@@ -158,7 +169,7 @@ SETTINGS = (  # numbers that are set and not found, longest first where one hold
     "eta = 1 a hidden layer of 200 units with 1/N", "falls as 1 / N", "lambda = 1 / N", "L1 under", "in 320 steps",
     "in 1,008 steps", "has -5,", "-4 itself", "1e-3 each", "(.9, .999)", "0, together", "`eta` | 1 |", "stays at 1,",
     "all of Adam's at about 1e-2 and above", "1 / P_l", "resnet20",
-    "after 48 epochs",
+    "after 48 epochs", "in 220 steps", "after 20 epochs of all digits",
 )  # fmt: skip
 
 
