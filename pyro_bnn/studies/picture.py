@@ -5,12 +5,14 @@ A landscape shows every trial already, so that the cells are left out below it. 
 interval against 0 and, for a claim of equality, its margin. SVG with colours for light and for dark pages.
 """
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 from pyro_bnn.analysis.report.svg import label, ticks
+from pyro_bnn.data.sources import DATASETS
 from pyro_bnn.studies import charts
 
 __all__ = ["STYLE", "picture"]
@@ -85,20 +87,40 @@ def picture(outcome: Mapping[str, Any]) -> str:
 
 
 def _cells(body: list[str], cells: Sequence[Mapping[str, Any]], words: str, y: float) -> float:
-    numbers = [v for cell in cells for v in (*cell["values"], cell["low"], cell["high"]) if v is not None]
-    axis = _Axis(numbers)
-    top, bottom = y + _HEAD, y + _HEAD + _ROW * len(cells)
+    """Draw every cell's seeds, mean and interval, those of each data set on an axis of their own."""
     body.append(f'<text class="head" x="{_LEFT}" y="{y + 16:.0f}">{escape(words)}</text>')
+    y += _HEAD
+    for _, group in itertools.groupby(cells, lambda cell: _data_set(cell["cell"])):
+        y = _group(body, list(group), y)
+    return y
+
+
+def _data_set(cell: str) -> str:
+    first = cell.partition(", ")[0]
+    return first if first in DATASETS else ""
+
+
+def _group(body: list[str], cells: Sequence[Mapping[str, Any]], y: float) -> float:
+    whole = [cell for cell in cells if None not in cell["values"]] or cells  # where a seed diverged, intervals are wide
+    axis = _Axis([v for cell in whole for v in (*cell["values"], cell["low"], cell["high"]) if v is not None])
+    top, bottom = y, y + _ROW * len(cells)
     body += axis.drawn(top, bottom)
     for i, cell in enumerate(cells):
         middle = top + _ROW * (i + 0.5)
         body.append(_name(cell["cell"], middle))
-        for value in cell["values"]:
-            if value is not None:
-                body.append(f'<circle class="seed" cx="{axis(value):.1f}" cy="{middle:.1f}" r="3.2"/>')
-        body.append(f'<path class="bar" d="M{axis(cell["low"]):.1f},{middle:.1f} H{axis(cell["high"]):.1f}"/>')
-        body.append(f'<circle class="mean" cx="{axis(cell["mean"]):.1f}" cy="{middle:.1f}" r="4.2"/>')
+        body += [_mark(axis, value, middle, "seed", 3.2) for value in cell["values"] if value is not None]
+        ends = [axis(min(max(cell[end], axis.low), axis.high)) for end in ("low", "high")]
+        body.append(f'<path class="bar" d="M{ends[0]:.1f},{middle:.1f} H{ends[1]:.1f}"/>')
+        body.append(_mark(axis, cell["mean"], middle, "mean", 4.2))
     return bottom + 26
+
+
+def _mark(axis: _Axis, value: float, y: float, look: str, radius: float) -> str:
+    """Return a dot, or at the end of the axis a triangle that points to where the value would be."""
+    if axis.low <= value <= axis.high:
+        return f'<circle class="{look}" cx="{axis(value):.1f}" cy="{y:.1f}" r="{radius}"/>'
+    tip, back = (axis(axis.low), 2 * radius) if value < axis.low else (axis(axis.high), -2 * radius)
+    return f'<path class="{look}" d="M{tip:.1f},{y:.1f} l{back:.1f},{-radius} v{2 * radius} z"/>'
 
 
 def _findings(body: list[str], findings: Sequence[Mapping[str, Any]], y: float) -> float:

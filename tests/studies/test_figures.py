@@ -179,6 +179,28 @@ def test_the_shipped_pictures_have_no_words_over_others() -> None:
     assert seen > 10
 
 
+def test_cells_of_a_data_set_have_their_axis_and_a_seed_that_diverged_does_not_stretch_it() -> None:
+    cells = [
+        {"cell": "mnist, a", "values": [0.98, 0.99], "mean": 0.985, "low": 0.98, "high": 0.99},
+        {"cell": "mnist, b", "values": [0.1, None], "mean": 0.1, "low": -2.0, "high": 2.0},
+        {"cell": "cifar10, a", "values": [0.5, 0.6], "mean": 0.55, "low": 0.5, "high": 0.6},
+    ]
+    outcome = {
+        **{"study": "s", "scale": "cpu", "verdict": "confirmed", "claim": "", "metric": ["a", "b"]},
+        **{"cells": cells, "findings": []},
+    }
+    root = ElementTree.fromstring(picture(outcome))
+    parts = [node for node in root.iter() if node.get("class") in ("seed", "mean")]
+    dots = [float(node.attrib["cx"]) for node in parts if node.tag.endswith("circle")]
+    triangles = [node for node in parts if node.tag.endswith("path")]
+    assert (len(dots), len(triangles)) == (6, 2)  # what lies outside points to the left
+    assert all(node.attrib["d"].startswith("M210.0,") for node in triangles)
+    assert dots[:2] == dots[3:5]  # the least and the greatest of each data set lie at the same places
+    bars = [node.attrib["d"] for node in root.iter() if node.get("class") == "bar"]
+    assert bars[1].startswith("M210.0,")
+    assert bars[1].endswith("H616.0")
+
+
 def test_epochs_are_whole() -> None:
     root = drawn(Curves("C", "epoch", "y", [Line("a", [1, 2], [0.0, 1.0])]))
     below = [node.text for node in root.iter("text") if node.get("text-anchor") == "middle"]
