@@ -43,8 +43,8 @@ def largest(study: str, a: str, b: str) -> float:
     return max(abs(x - y) for x, y in zip(values[a], values[b], strict=True))
 
 
-def disagreement(rho: float) -> float:
-    (line,) = outcome("thesis-initial-sigma")["figures"][1]["lines"]
+def disagreement(rho: float, scale: str = "cpu") -> float:
+    (line,) = outcome("thesis-initial-sigma", scale)["figures"][1]["lines"]
     return float(line["y"][line["x"].index(rho)])
 
 
@@ -113,6 +113,15 @@ QUOTED: dict[str, list[tuple[float, float, int]]] = {
         (3, 100 * disagreement(-3.0), 0),
         (15, POINTS * finding(SIGMA, "too high: accuracy at rho = -10 above that at rho = -3"), 0),
     ],
+    "half forgotten: 4.5, 6.9 and 9.5 %, and -3 costs 6 points": [
+        (4.5, 100 * disagreement(-10.0, "source"), 1),
+        (6.9, 100 * disagreement(-5.0, "source"), 1),
+        (9.5, 100 * disagreement(-3.0, "source"), 1),
+        (6, POINTS * finding(SIGMA, "too high: accuracy at rho = -10 above that at rho = -3", "source"), 0),
+    ],
+    "of few rows and 6 in twenty of all": [
+        (6, POINTS * finding(SIGMA, "too high: accuracy at rho = -10 above that at rho = -3", "source"), 0)
+    ],
     "(.25 against .50 for the frequentist one": [
         (0.25, mean("thesis-noise-confidence", "Bayesian, rho -10", "source"), 2),
         (0.50, mean("thesis-noise-confidence", "frequentist", "source"), 2),
@@ -165,11 +174,12 @@ QUOTED: dict[str, list[tuple[float, float, int]]] = {
 
 SETTINGS = (  # numbers that are set and not found, longest first where one holds another
     "softplus(-10)", "softplus(-5)", "softplus(-4)", "CIFAR-10", "LeNet-5", "at 1e-3 or below", "means is 1e-3",
-    "use 1e-2 for", "At -10", "at -10", "starts at -4", "start at -10", "beta2 =", ".999 at beta1 = .9", ".9 does not",
+    "use 1e-2 for", "at -10", "starts at -4", "start at -10", "beta2 =", ".999 at beta1 = .9", ".9 does not",
     "eta = 1 a hidden layer of 200 units with 1/N", "falls as 1 / N", "lambda = 1 / N", "L1 under", "in 320 steps",
     "in 1,008 steps", "has -5,", "-4 itself", "1e-3 each", "(.9, .999)", "0, together", "`eta` | 1 |", "stays at 1,",
     "all of Adam's at about 1e-2 and above", "1 / P_l", "resnet20",
     "after 48 epochs", "in 220 steps", "after 20 epochs of all digits",
+    "After 20 epochs of all rows", "starts at -10",
 )  # fmt: skip
 
 
