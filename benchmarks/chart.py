@@ -39,6 +39,8 @@ def _panel(axes: Axes, work: dict[str, Any]) -> None:
             textcoords="offset points",
             va="center",
             fontsize=8.5,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
+            zorder=5,
             color=OWN if name in own else INK,
             fontweight="bold" if name == main else "normal",
         )
