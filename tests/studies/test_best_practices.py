@@ -48,6 +48,18 @@ def disagreement(rho: float, scale: str = "cpu") -> float:
     return float(line["y"][line["x"].index(rho)])
 
 
+def fifth_below() -> float:
+    """Return how far CIFAR-10 is below with a beta2 under .2, compared with the next worst of the other fifths."""
+    worst, *others = sorted(
+        (float(c["mean"]), c["cell"])
+        for c in outcome(BETAS, "source")["cells"]
+        if c["cell"].startswith("cifar10, beta2 0")
+    )
+    assert worst[1].endswith("0.0 to 0.2")
+    assert len(others) == 4
+    return others[0][0] - worst[0]
+
+
 def balanced() -> float:
     """Return the NLL of the largest width at the tau that is best at the smallest: 200 / 20 is one decade."""
     best = min(
@@ -63,6 +75,7 @@ def failed(optimizer: str) -> int:
     return sum(value is None or value < 0.15 for value in values)
 
 
+BETAS = "thesis-adam-betas"
 GRID, SIGMA, BAYES = "overparameterised-mnist-grid", "thesis-initial-sigma", "thesis-bayesian-against-frequentist"
 POINTS = 100
 KL = "thesis-kl-weights"
@@ -129,10 +142,9 @@ QUOTED: dict[str, list[tuple[float, float, int]]] = {
     "less sure of the test digits, too, by 1.6 points": [
         (1.6, POINTS * finding("thesis-noise-confidence", "rho -10: confidence on the test digits", "source"), 1)
     ],
-    "beta2 = .5 is three to four points worse": [
-        (3, -POINTS * finding("thesis-adam-betas", "MNIST: accuracy at (.9, 0.5)"), 0),
-        (4, -POINTS * finding("thesis-adam-betas", "CIFAR-10: accuracy at (.9, 0.5)"), 0),
-    ],
+    "CIFAR-10 ends 3 points lower than with any other": [(3, POINTS * fifth_below(), 0)],
+    "it is 1.9 points worse there": [(1.9, -POINTS * finding(BETAS, "CIFAR-10: accuracy at (.9, 0.5)", "source"), 1)],
+    "which gains .2 points": [(0.2, POINTS * finding(BETAS, "MNIST: accuracy at (.9, 0.9)", "source"), 1)],
     "(NLL 2.31; .43 at the balanced eta": [(2.31, mean(GRID, "N = 200, eta = 10^0"), 2), (0.43, balanced(), 2)],
     "with eight draws a step for 20 seeds of 20, and with one for 8 of 20": [
         (20, 20 * finding("thesis-and-perceptron", "Share of seeds solved after 2,000 steps, 8", "source"), 0),
@@ -174,7 +186,8 @@ QUOTED: dict[str, list[tuple[float, float, int]]] = {
 
 SETTINGS = (  # numbers that are set and not found, longest first where one holds another
     "softplus(-10)", "softplus(-5)", "softplus(-4)", "CIFAR-10", "LeNet-5", "at 1e-3 or below", "means is 1e-3",
-    "use 1e-2 for", "at -10", "starts at -4", "start at -10", "beta2 =", ".999 at beta1 = .9", ".9 does not",
+    "use 1e-2 for", "at -10", "starts at -4", "start at -10", "beta2: below .2", "At beta1 = .9",
+    "with .5 than with .999", "level with .9,",
     "eta = 1 a hidden layer of 200 units with 1/N", "falls as 1 / N", "lambda = 1 / N", "L1 under", "in 320 steps",
     "in 1,008 steps", "has -5,", "-4 itself", "1e-3 each", "(.9, .999)", "0, together", "`eta` | 1 |", "stays at 1,",
     "all of Adam's at about 1e-2 and above", "1 / P_l", "resnet20",
