@@ -124,6 +124,6 @@ STUDY = Study(
     figures=_figures,
     explained="At the source's own size accuracy rises with beta2 on both data sets, most where it is lowest: with "
     "beta2 below .2 CIFAR-10 ends 3 points lower than with any other fifth of them. At beta1 = .9 the default .999 is "
-    "1.9 points above .5 on CIFAR-10 and level with .9; after an epoch of MNIST it is level with .5 and .2 points below "
-    ".9. At cpu scale (inconclusive) 60 and 30 draws did not tell.",
+    "1.9 points above .5 on CIFAR-10 and level with .9; after an epoch of MNIST it is level with .5 and .2 points "
+    "below .9. At cpu scale (inconclusive) 60 and 30 draws did not tell.",
 )
