@@ -111,6 +111,8 @@ def test_without_the_package_it_says_so():
 
 def test_what_is_refused():
     model, guide, data = linear()
+    with pytest.raises(ValueError, match=r"the model is a function written by hand: .* needs a network"):
+        check_laplace(lambda x, y=None: None)
     with pytest.raises(ValueError, match="structure='block'"):
         laplace_draws(model, guide, data, structure="block")
     with pytest.raises(ValueError, match="draws=0"):

@@ -13,9 +13,9 @@ laplace-torch (Daxberger et al. 2021, Laplace Redux) is an optional package: `pi
 import copy
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, cast
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import pyro.distributions as dist
 import torch
@@ -62,12 +62,31 @@ def _family(likelihood: Any) -> tuple[str, dict[str, float]]:
     )
 
 
+@runtime_checkable
+class _Network(Protocol):
+    """What is asked of a model: a network with random parameters, their priors, and the law of its outputs."""
+
+    likelihood: Any
+    template: nn.Module
+    random_names: Sequence[str]
+    deterministic_names: Sequence[str]
+
+    def priors(self) -> Mapping[str, Any]:
+        """Return the prior of every random parameter."""
+        ...
+
+
 def check_laplace(model: Any, structure: str = "kron", draws: int = 1) -> None:
     """Raise for what :func:`laplace_draws` does not take, without a trained point."""
     if structure not in ("kron", "diag", "full"):
         raise ValueError(f"structure={structure!r} is unknown: pass 'kron', 'diag' or 'full'")
     if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
         raise ValueError(f"draws={draws!r}: pass an integer of at least 1")
+    if not isinstance(model, _Network):
+        raise ValueError(
+            f"the model is a {type(model).__name__} written by hand: a Laplace approximation needs a network with a "
+            "likelihood of its outputs, pb.BNN(network, prior, likelihood)"
+        )
     _family(model.likelihood)
     priors = model.priors()
     for name in model.random_names:
