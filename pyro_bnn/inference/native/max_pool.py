@@ -39,6 +39,7 @@ def _all(numbers: object, number: int) -> bool:
 def max_pool(images: Tensor) -> tuple[Tensor, Tensor]:
     """Return the maxima of windows of 2 x 2 pixels (..., H // 2, W // 2), and their places as torch counts them."""
     found = kernel()
-    if found is None or images.dtype is not torch.float32 or images.device.type != "cpu":
+    as_recorded = images.dtype is torch.float32 and images.device.type == "cpu" and images.is_contiguous()
+    if found is None or not as_recorded:
         return torch.ops.aten.max_pool2d_with_indices(images, [2, 2], [2, 2])  # type: ignore[no-any-return]
     return found.max_pool(images)
