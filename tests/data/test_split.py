@@ -265,3 +265,10 @@ def test_taken_rows_are_those_of_indexing(layout: str, indices: torch.Tensor) ->
     assert type(taken.x) is type(x)
     with pytest.raises(IndexError):
         Split(x, torch.arange(6)).take(torch.tensor([6]))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_rows_on_another_device_are_taken_without_looking_at_the_indices(device: str) -> None:
+    """The device without values stands for all of them: a look at a number on it raises."""
+    rows = Split(torch.empty(6, 3, device="meta"), torch.empty(6, device="meta"))
+    assert rows.take(torch.tensor([3, 0], device=device)).x.shape == (2, 3)
